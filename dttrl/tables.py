@@ -1,0 +1,300 @@
+"""Files of every stage: written atomically in small row groups, validated when they are read.
+
+A table is written to a temporary file beside the target, flushed to the disk, and moved over the target in
+one step: a killed process leaves the temporary file and never half a table. Nothing is overwritten unless
+asked. Row groups are cut by bytes (Parquet readers fail on a nested column of more than 2 GiB in one group).
+The schemas (``dttrl.schemas``) and the streaming reader (``dttrl.rollout_files``) are re-exported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dttrl.errors import InputError, OutputExistsError, WorkError
+from dttrl.rollout_files import COMPATIBLE_METADATA, RolloutFiles, RolloutGroup
+from dttrl.schemas import (
+    EVALUATIONS,
+    FORMAT_VERSION,
+    HISTORY,
+    LABELS,
+    ROLLOUTS,
+    STAGES,
+    VOTES,
+    TableSchema,
+)
+from dttrl.validation import (
+    METADATA_KEY,
+    check_unique,
+    conform,
+    file_metadata,
+    file_schema,
+    one_line,
+    open_parquet,
+)
+
+__all__ = [
+    "COMPATIBLE_METADATA",
+    "EVALUATIONS",
+    "FORMAT_VERSION",
+    "HISTORY",
+    "LABELS",
+    "ROLLOUTS",
+    "STAGES",
+    "VOTES",
+    "RolloutFiles",
+    "RolloutGroup",
+    "TableSchema",
+    "TableWriter",
+    "read_metadata",
+    "read_table",
+    "sanitize",
+    "table_from_columns",
+    "write_table",
+]
+
+ROW_GROUP_BYTES = 32 * 2**20
+
+_UNSAFE = {0: "\ufffd", **dict.fromkeys(range(0xD800, 0xE000), "\ufffd")}
+
+
+def sanitize(text: str) -> str:
+    r"""Return the text with lone surrogates and NUL replaced by U+FFFD; its length stays the same.
+
+    Arrow cannot hold a lone surrogate (models emit them through broken byte tokens), and many tools stop at
+    a NUL. One character replaces one, so that token offsets into the text stay right.
+
+    >>> sanitize("a\ud800b\x00c")
+    'a\ufffdb\ufffdc'
+    """
+    return text if text.isascii() and "\0" not in text else text.translate(_UNSAFE)
+
+
+def table_from_columns(
+    columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]], schema: pa.Schema
+) -> pa.Table:
+    """Build a table of exactly the columns of a schema from lists or arrays; text is sanitised.
+
+    None is null, NaN stays NaN. Raises InputError for a missing or unknown column and an unfit value.
+    """
+    differing = sorted(set(columns) ^ set(schema.names))
+    if differing:
+        raise InputError(f"column {differing[0]!r} is missing or unknown; columns: {', '.join(schema.names)}")
+    arrays = []
+    for field in schema:
+        values = columns[field.name]
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            values = [value if value is None else sanitize(value) for value in values]
+        try:
+            arrays.append(pa.array(values, field.type, from_pandas=False))
+        except (pa.ArrowException, OverflowError, TypeError) as error:
+            raise InputError(f"column {field.name!r}: {one_line(error)}; expected {field.type}") from error
+    return pa.table(arrays, schema=schema)
+
+
+class TableWriter:
+    """Writes one Parquet file as a stream; use it as a context manager.
+
+    ``write`` takes tables that have the columns of ``schema`` (any order, no others). The rows become row
+    groups of at most ``row_group_bytes`` of Arrow data (a single larger row is a group of its own). The file
+    appears under its name when the block ends without an exception; otherwise nothing does. ``metadata`` is
+    stored as JSON under the key ``dttrl``, with the format version and the stage (from the schema).
+
+    Raises OutputExistsError at once when the path exists and ``overwrite`` is false, InputError for a bad
+    path or column, WorkError when the disk refuses.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        *,
+        metadata: Mapping[str, object],
+        overwrite: bool = False,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+    ) -> None:
+        self.path = Path(path)
+        self.schema = schema
+        self.num_rows = 0
+        self._overwrite = overwrite
+        self._limit = row_group_bytes
+        self._temporary = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
+        self._metadata = _metadata_json(metadata, schema)
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._writer: Any = None
+        self._check_target()
+
+    def _check_target(self) -> None:
+        if self.path.is_dir():
+            raise InputError(f"{self.path}: is a folder, expected a file name to write to")
+        if self.path.exists() and not self._overwrite:
+            raise OutputExistsError(f"{self.path}: exists already; pass --overwrite to replace it")
+
+    def __enter__(self) -> Self:
+        dictionary = [
+            field.name for field in self.schema if pa.types.is_string(field.type)
+        ]  # repeated short text; per-token numbers would only waste the attempt
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(
+                self._temporary,
+                self.schema.with_metadata({METADATA_KEY: self._metadata}),
+                compression="zstd",
+                use_dictionary=dictionary,
+                write_page_checksum=True,
+            )
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written ({one_line(error)})") from error
+        return self
+
+    def write(self, table: pa.Table) -> None:
+        """Append the rows of a table; they reach the disk when a row group is full."""
+        if self._writer is None:
+            raise RuntimeError("TableWriter.write outside its with block")
+        differing = sorted(set(table.column_names) ^ set(self.schema.names))
+        if differing:
+            problem = "is missing" if differing[0] in self.schema.names else "is not in the schema"
+            raise InputError(f"{self.path}: column {differing[0]!r} {problem}")
+        table = conform(table, self.schema, self.path, self.num_rows)
+        self.num_rows += len(table)
+        for piece in _pieces(table, self._limit):
+            if self._waiting_bytes + piece.nbytes > self._limit:
+                self._flush()
+            self._waiting.append(piece)
+            self._waiting_bytes += piece.nbytes
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        try:
+            self._writer.write_table(rows, row_group_size=max(len(rows), 1))
+        except OSError as error:
+            raise WorkError(f"{self.path}: writing failed ({one_line(error)})") from error
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                with contextlib.suppress(OSError, pa.ArrowException):
+                    writer.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def _finish(self) -> None:
+        self._flush()
+        try:
+            self._writer.close()
+            with self._temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            self._check_target()
+            os.replace(self._temporary, self.path)
+            _sync_folder(self.path.parent)
+        except OutputExistsError:
+            raise
+        except OSError as error:
+            raise WorkError(f"{self.path}: writing failed ({one_line(error)})") from error
+
+
+def _metadata_json(metadata: Mapping[str, object], schema: pa.Schema) -> bytes:
+    entries: dict[str, object] = {"format_version": FORMAT_VERSION}
+    stage = (schema.metadata or {}).get(b"stage")
+    if stage is not None:
+        entries["stage"] = stage.decode()
+    # The version is always that of this code, also where the metadata of an older input is passed on.
+    entries = {**metadata, **entries}
+    return json.dumps(entries, default=_plain).encode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"metadata cannot hold {type(value).__name__}: {value!r}")
+
+
+def _pieces(table: pa.Table, limit: int) -> Iterator[pa.Table]:
+    """Cut a table into slices of at most ``limit`` bytes, by halving; one row is never cut."""
+    if len(table) <= 1 or table.nbytes <= limit:
+        if len(table):
+            yield table
+        return
+    half = len(table) // 2
+    yield from _pieces(table.slice(0, half), limit)
+    yield from _pieces(table.slice(half), limit)
+
+
+def _sync_folder(folder: Path) -> None:
+    # Makes the new name survive a power cut; some systems cannot open a folder, and lose nothing else.
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_table(
+    path: Path,
+    table: pa.Table,
+    stage: TableSchema,
+    *,
+    metadata: Mapping[str, object],
+    overwrite: bool = False,
+) -> None:
+    """Write a whole table of one stage, its columns in the order of the schema.
+
+    Raises InputError for a missing or unknown column, an unfit value, a null where none may be and a repeated
+    key; OutputExistsError; WorkError.
+    """
+    path = Path(path)
+    schema = stage.select(table.column_names)
+    absent = sorted(stage.required - set(table.column_names))
+    if absent:
+        raise InputError(f"{path}: column {absent[0]!r} is missing from the {stage.name} table")
+    with TableWriter(path, schema, metadata=metadata, overwrite=overwrite) as writer:
+        table = conform(table, schema, path)
+        check_unique(table, stage, path)
+        writer.write(table)
+
+
+def read_table(path: Path, stage: TableSchema, *, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a small table whole and check it: columns, types, nulls, unique key.
+
+    Returns all columns of the file, those that the schema does not know included; with ``columns``, exactly
+    those, in that order. Raises InputError.
+    """
+    path = Path(path)
+    with open_parquet(path) as parquet:
+        file_metadata(parquet, path, stage)
+        schema = file_schema(parquet.schema_arrow, path, stage, columns)
+        names = [name for name in schema.names if name in parquet.schema_arrow.names]
+        table = conform(parquet.read(columns=names), schema, path)
+    check_unique(table, stage, path)
+    return table if columns is None else table.select(list(columns))
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return the metadata of a file of ours, {} for other people's Parquet files; raises InputError."""
+    path = Path(path)
+    with open_parquet(path) as parquet:
+        return file_metadata(parquet, path)
