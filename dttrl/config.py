@@ -1,0 +1,343 @@
+"""One frozen configuration per stage, filled by a YAML file and by flags, checked before any work starts.
+
+``load_config`` merges the two (flags win), and ``dump_config`` writes the resolved configuration so that it
+can be fed back. Every field's description is the help text of its flag; its ``panel`` is the group in which
+``--help`` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from dttrl.confidence import Measure, Region
+from dttrl.errors import InputError
+from dttrl.methods import find_method
+from dttrl.selection import Select
+from dttrl.training_signal import Centre, DiversityOver
+from dttrl.voting.distrivoting import Reject, VoteFunction
+
+Kind = Literal["math", "choice", "text", "integer"]
+TemplateName = Literal["raw", "boxed", "chat", "chat-boxed"]
+Backend = Literal["auto", "transformers"]
+Schedule = Literal["cosine", "linear", "constant"]
+
+
+def _panel(name: str) -> dict[str, Any]:
+    return {"panel": name}
+
+
+MODEL, DATA, METHOD = _panel("Model"), _panel("Questions"), _panel("Method")
+SAMPLING, SCORING, OPTIMISATION = _panel("Sampling"), _panel("Scoring"), _panel("Optimisation")
+EVALUATION, RUN = _panel("Evaluation"), _panel("Run")
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class ModelFields(_Config):
+    """Which model, and where it runs."""
+
+    model: str = Field(
+        description="Hugging Face id, local folder, .gguf file, or 'smollm2'.", json_schema_extra=MODEL
+    )
+    revision: str | None = Field(None, description="Revision of a hub model.", json_schema_extra=MODEL)
+    trust_remote_code: bool = Field(
+        False, description="Run the code that a hub repository ships with its model.", json_schema_extra=MODEL
+    )
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps.", json_schema_extra=MODEL)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Arithmetic: auto is bfloat16 on a GPU, float32 on a CPU.",
+        json_schema_extra=MODEL,
+    )
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch (default: torch's own choice).", json_schema_extra=MODEL
+    )
+
+
+class QuestionFields(_Config):
+    """Which questions, and how they become prompts."""
+
+    questions: Path = Field(
+        description="Questions: JSONL, JSON, CSV or Parquet with a prompt column.", json_schema_extra=DATA
+    )
+    prompt_column: str = Field("prompt", description="Column of the question.", json_schema_extra=DATA)
+    answer_column: str = Field(
+        "answer", description="Column of the gold answer; it may be absent.", json_schema_extra=DATA
+    )
+    id_column: str = Field("id", description="Column of the question's id.", json_schema_extra=DATA)
+    source_column: str = Field(
+        "source", description="Column of the benchmark's name.", json_schema_extra=DATA
+    )
+    limit: int | None = Field(None, ge=1, description="Only the first N questions.", json_schema_extra=DATA)
+    template: TemplateName = Field(
+        "chat-boxed",
+        description="How a prompt is made: the question raw, with the boxed suffix, and/or through the chat "
+        "template.",
+        json_schema_extra=DATA,
+    )
+    suffix: str | None = Field(
+        None, description="Instruction to append instead of the usual boxed one.", json_schema_extra=DATA
+    )
+    system: str | None = Field(
+        None, description="System message of the chat template.", json_schema_extra=DATA
+    )
+
+
+class SamplingFields(_Config):
+    """How rollouts are drawn."""
+
+    temperature: float = Field(
+        1.0,
+        ge=0,
+        description="Sampling temperature; the paper uses 1.0 for Qwen2.5-Math and reasoning models and 0.6 "
+        "for the others. 0 is greedy.",
+        json_schema_extra=SAMPLING,
+    )
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling.", json_schema_extra=SAMPLING)
+    top_k: int = Field(
+        0, ge=0, description="Sample from the k likeliest tokens (0: all).", json_schema_extra=SAMPLING
+    )
+    max_new_tokens: int = Field(3072, ge=1, description="Longest completion.", json_schema_extra=SAMPLING)
+    stop: tuple[str, ...] = Field((), description="Stop string; may be repeated.", json_schema_extra=SAMPLING)
+    k: int = Field(
+        20,
+        ge=1,
+        description="Top log-probabilities in a token's confidence (eq:traj_conf).",
+        json_schema_extra=SAMPLING,
+    )
+    batch_size: int = Field(
+        64, ge=1, description="Sequences that are decoded together.", json_schema_extra=SAMPLING
+    )
+
+
+class ScoringFields(_Config):
+    """How a completion becomes an answer and a confidence."""
+
+    kind: Kind = Field("math", description="Kind of answer.", json_schema_extra=SCORING)
+    last_number: bool = Field(
+        False,
+        description="Without a box or phrase, take the last number as the answer.",
+        json_schema_extra=SCORING,
+    )
+    region: str = Field(
+        "last-step",
+        description="Tokens that make the trajectory confidence: last-step, all, tail:N, "
+        "bottom:SHARE:WINDOW, lowest:WINDOW.",
+        json_schema_extra=SCORING,
+    )
+    measure: Measure = Field("topk", description="Token statistic behind it.", json_schema_extra=SCORING)
+
+    @field_validator("region")
+    @classmethod
+    def _region(cls, value: str) -> str:
+        return str(Region.parse(value))
+
+
+class GenerateConfig(ModelFields, QuestionFields, SamplingFields):
+    """``dttrl generate``: N rollouts of every question."""
+
+    samples: int = Field(64, ge=1, description="Rollouts of a question.", json_schema_extra=SAMPLING)
+    backend: Backend = Field("auto", description="What decodes.", json_schema_extra=SAMPLING)
+    keep_tokens: bool = Field(False, description="Keep the token ids as well.", json_schema_extra=SAMPLING)
+    seed: int = Field(0, ge=0, description="Seed of everything random.", json_schema_extra=RUN)
+
+
+class ScoreConfig(ScoringFields):
+    """``dttrl score``: answers, classes and trajectory confidences."""
+
+
+class TrainConfig(ModelFields, QuestionFields, SamplingFields, ScoringFields):
+    """``dttrl train``: label-free test-time reinforcement learning (alg:framework)."""
+
+    heldout: Path | None = Field(
+        None, description="Questions that are only evaluated, never trained on.", json_schema_extra=DATA
+    )
+
+    method: str = Field(
+        "distri-gmm",
+        description="ttrl, ttrl-gt, ttrl-wsc, distri-wsc or distri-gmm.",
+        json_schema_extra=METHOD,
+    )
+    votes: int = Field(64, ge=1, description="Rollouts that vote, G.", json_schema_extra=METHOD)
+    train_samples: int = Field(
+        32, ge=1, description="Rollouts of them that are trained.", json_schema_extra=METHOD
+    )
+    select: Select = Field("first", description="Which of the voters are trained.", json_schema_extra=METHOD)
+    tau: float = Field(
+        0.1, gt=0, lt=1, description="Diversity threshold (eq:uncertainty-weight).", json_schema_extra=METHOD
+    )
+    diversity_over: DiversityOver = Field(
+        "voted", description="Rollouts whose answer classes are counted.", json_schema_extra=METHOD
+    )
+    f_vote: VoteFunction = Field(
+        "majority", description="Vote inside DistriVoting (eq:final_vote).", json_schema_extra=METHOD
+    )
+    reject: Reject = Field(
+        "guarded",
+        description="When the negatives' answer is rejected (eq:reject_filter).",
+        json_schema_extra=METHOD,
+    )
+    monotone: bool = Field(
+        False,
+        description="A confidence above the positive mean is always positive.",
+        json_schema_extra=METHOD,
+    )
+    centre: Centre = Field(
+        "none",
+        description="Take each question's mean from its confidences before the mixture (not in the paper).",
+        json_schema_extra=METHOD,
+    )
+    history_window: int | None = Field(
+        None,
+        ge=0,
+        description="Past steps in the progressive distribution (default: all).",
+        json_schema_extra=METHOD,
+    )
+
+    steps: int | None = Field(
+        None, ge=1, description="Training steps (default: from --episodes).", json_schema_extra=OPTIMISATION
+    )
+    episodes: int = Field(10, ge=1, description="Passes over the questions.", json_schema_extra=OPTIMISATION)
+    questions_per_step: int = Field(
+        8, ge=1, description="Questions of a step, B.", json_schema_extra=OPTIMISATION
+    )
+    questions_per_update: int = Field(
+        1, ge=1, description="Questions of a mini-batch (an optimizer step).", json_schema_extra=OPTIMISATION
+    )
+    micro_batch_tokens: int = Field(
+        16384, ge=1, description="Padded tokens in one forward and backward.", json_schema_extra=OPTIMISATION
+    )
+    learning_rate: float = Field(
+        5e-7, gt=0, description="Peak of AdamW's rate.", json_schema_extra=OPTIMISATION
+    )
+    warmup: float = Field(
+        0.03,
+        ge=0,
+        le=1,
+        description="Share of the steps in which the rate rises.",
+        json_schema_extra=OPTIMISATION,
+    )
+    schedule: Schedule = Field(
+        "cosine", description="Learning rate after it.", json_schema_extra=OPTIMISATION
+    )
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's decay.", json_schema_extra=OPTIMISATION)
+    clip_epsilon: float = Field(
+        0.2, gt=0, lt=1, description="Clip of the probability ratio.", json_schema_extra=OPTIMISATION
+    )
+    beta: float = Field(
+        0.001,
+        ge=0,
+        description="Weight of the KL to the initial model (0: none is kept).",
+        json_schema_extra=OPTIMISATION,
+    )
+    max_grad_norm: float = Field(
+        1.0, gt=0, description="Clip of the gradient's norm.", json_schema_extra=OPTIMISATION
+    )
+
+    eval_every: int = Field(
+        10,
+        ge=0,
+        description="Steps between evaluations (0: only before and after).",
+        json_schema_extra=EVALUATION,
+    )
+    eval_samples: int = Field(
+        16, ge=1, description="Rollouts of a question, n of avg@n.", json_schema_extra=EVALUATION
+    )
+    eval_temperature: float = Field(0.6, ge=0, description="Temperature.", json_schema_extra=EVALUATION)
+    eval_top_p: float = Field(0.95, gt=0, le=1, description="Nucleus.", json_schema_extra=EVALUATION)
+
+    run: Path = Field(Path("runs/run"), description="Run folder to make.", json_schema_extra=RUN)
+    seed: int = Field(0, ge=0, description="Seed of everything random.", json_schema_extra=RUN)
+    checkpoint_every: int = Field(
+        10, ge=0, description="Steps between checkpoints (0: only at the end).", json_schema_extra=RUN
+    )
+    keep_tokens: bool = Field(
+        False, description="Keep token ids in the step rollouts.", json_schema_extra=RUN
+    )
+    keep_rollouts: bool = Field(True, description="Write the rollouts of every step.", json_schema_extra=RUN)
+
+    @field_validator("method")
+    @classmethod
+    def _method(cls, value: str) -> str:
+        return find_method(value).name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainConfig:
+        if self.train_samples > self.votes:
+            raise ValueError(
+                f"train-samples ({self.train_samples}) must be at most votes ({self.votes}): "
+                "rollouts are trained on out of those that vote"
+            )
+        if self.temperature == 0:
+            raise ValueError("temperature must be above 0 in training: greedy rollouts are all the same")
+        if self.questions_per_step % self.questions_per_update:
+            raise ValueError(
+                f"questions-per-step ({self.questions_per_step}) must be a multiple of "
+                f"questions-per-update ({self.questions_per_update})"
+            )
+        return self
+
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+
+def load_config(
+    model: type[ConfigT], path: Path | None = None, overrides: Mapping[str, object] | None = None
+) -> ConfigT:
+    """Return the configuration of a YAML file with ``overrides`` (given flags) on top.
+
+    Relative paths in a file are relative to the working directory, as they are on the command line. Raises
+    :class:`InputError`, one line naming file and field, for unreadable YAML, unknown fields and bad values.
+    """
+    values: dict[str, object] = {}
+    origin = "options" if path is None else str(path)
+    if path is not None:
+        values.update(_read_yaml(path))
+    values.update(overrides or {})
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"{origin}: {_first_problem(error)}") from None
+
+
+def dump_config(config: BaseModel) -> str:
+    """Return the resolved configuration as YAML that :func:`load_config` reads back to an equal object."""
+    return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+
+def _read_yaml(path: Path) -> dict[str, object]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such configuration file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error})") from None
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" at line {where.line + 1}" if where is not None else ""
+        raise InputError(f"{path}: not valid YAML{line}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: must be a mapping of fields to values, found a {type(values).__name__}")
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    name = ".".join(str(part) for part in problem["loc"]).replace("_", "-")
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        return f"there is no field {name!r}"
+    if problem["type"] == "missing":
+        return f"{name} is needed and was not given"
+    given = problem.get("input")
+    shown = f" (got {given!r})" if name and isinstance(given, str | int | float | bool) else ""
+    return f"{name}: {message}{shown}" if name else message

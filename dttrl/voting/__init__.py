@@ -1,0 +1,1 @@
+"""Voting strategies: one small module each, over arrays, vectorised over a leading axis."""

@@ -1,0 +1,51 @@
+"""Hierarchical voting of DistriVoting (arXiv:2603.03872, eq. 20-22).
+
+The range of confidences is cut into N_C equal intervals ``(c_min + (i - 1) h, c_min + i h]``, the lowest
+value belonging to the first. Each interval elects an answer by weighted majority; the interval winners then
+vote, each with the mean confidence of the rollouts that gave it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dttrl.voting import weighted
+from dttrl.voting.election import BoolArray, FloatArray, IntArray, Tally
+
+N_INTERVALS = 10
+"""N_C of the paper."""
+
+
+def elect(
+    class_RN: IntArray, weight_RN: FloatArray, voter_RN: BoolArray, *, intervals: int = N_INTERVALS
+) -> Tally:
+    """Elect by intervals of ``weight_RN`` (at least 0); shapes as in :mod:`dttrl.voting.election`."""
+    n_elections, n_rollouts = class_RN.shape
+    voter_RN = voter_RN & (class_RN >= 0) & np.isfinite(weight_RN)
+    interval_RN = _interval(weight_RN, voter_RN, intervals)
+    member_RIN = voter_RN[:, None, :] & (interval_RN[:, None, :] == np.arange(intervals)[None, :, None])
+    member_FN = member_RIN.reshape(n_elections * intervals, n_rollouts)
+    class_FN = np.repeat(class_RN, intervals, axis=0)
+    weight_FN = np.repeat(weight_RN, intervals, axis=0)
+    winner_F = weighted.elect(class_FN, weight_FN, member_FN).winner_R
+
+    gave_winner_FN = member_FN & (class_FN == winner_F[:, None])
+    count_F = gave_winner_FN.sum(axis=1)
+    total_F = np.where(gave_winner_FN, weight_FN, 0.0).sum(axis=1)
+    mean_F = np.where(count_F > 0, total_F / np.maximum(count_F, 1), np.nan)
+    # Highest interval first: a tie that confidence cannot break goes to the surer interval.
+    winner_RI = winner_F.reshape(n_elections, intervals)[:, ::-1]
+    mean_RI = mean_F.reshape(n_elections, intervals)[:, ::-1]
+    return weighted.elect(winner_RI, mean_RI, winner_RI >= 0)
+
+
+def _interval(weight_RN: FloatArray, voter_RN: BoolArray, intervals: int) -> IntArray:
+    low_R = np.min(weight_RN, axis=1, where=voter_RN, initial=np.inf, keepdims=True)
+    high_R = np.max(weight_RN, axis=1, where=voter_RN, initial=-np.inf, keepdims=True)
+    width_R = (high_R - low_R) / intervals
+    usable_R = np.isfinite(width_R) & (width_R > 0)
+    scaled_RN = (np.where(voter_RN, weight_RN, 0.0) - np.where(usable_R, low_R, 0.0)) / np.where(
+        usable_R, width_R, 1.0
+    )
+    index_RN = np.ceil(np.where(usable_R & voter_RN, scaled_RN, 1.0)).astype(np.int32) - 1
+    return np.clip(index_RN, 0, intervals - 1)
