@@ -1,0 +1,219 @@
+"""The reading of a whole answer: one item or an unordered list, tuples, intervals, relations, matrices, text.
+
+What these forms hold is read by :mod:`dttrl.answers.expressions`. Text that isn't mathematics becomes a
+``text`` or ``word`` node, mathematics that isn't known ``opaque``, and what can't be read, or in two ways,
+``broken``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from dttrl.answers.exact import INFINITY, BrokenError, Node, UnreadableError, make
+from dttrl.answers.expressions import balanced, is_number, parse_expression, split, tokenize
+
+_RELATIONS: Final = frozenset({"=", "≈", "<", ">", "<=", ">=", "≠", "\\in"})
+_SEPARATORS: Final = frozenset({",", ";", "and", "or"})
+_LABEL_COMMANDS: Final = re.compile(r"\\(?:angle|triangle|frac|overline|vec|[A-Z]?[a-z]{2,7})")
+
+
+@lru_cache(maxsize=4096)
+def read(normalized: str) -> tuple[Node, str]:
+    """Read a normalised answer: its tree and its unit (``""``: none)."""
+    unit = ""
+    match = re.fullmatch(r"(.*)\\unit\{([^{}]*)\}", normalized, re.DOTALL)
+    if match:
+        normalized, unit = match[1], match[2]
+    try:
+        return _read(normalized), unit
+    except BrokenError:
+        return Node("broken", name=normalized), unit
+    except (UnreadableError, RecursionError):
+        return Node("opaque", name=normalized), unit
+
+
+def _read(text: str) -> Node:
+    if re.fullmatch(r"[0-9A-Z]*[0-9][0-9A-Z]*_\{?[0-9]+\}?", text):
+        return Node("base", name=re.sub(r"[{}]", "", text))
+    if re.fullmatch(r"\d+(?::\d+)+", text):
+        return Node("text", name=text)
+    if re.fullmatch(r"[A-Za-z]{2,3}|[A-Za-z]", text) and tokenize(text) == [text]:
+        return Node("word", name=text)
+    try:
+        tokens = tokenize(text)
+        if not balanced(tokens):
+            raise BrokenError("unbalanced brackets")
+        return _items(tokens)
+    except UnreadableError:
+        if re.search(r"(?<![A-Za-z\\])[^\W\d_]{4}", text):  # prose, even with a formula in it
+            return Node("text", name=text)
+        raise
+
+
+def _items(tokens: Sequence[str]) -> Node:
+    """Read the answer as one item, or as an unordered list of items."""
+    pieces = split(tokens, _SEPARATORS)
+    joined = "and" in tokens or "or" in tokens
+    items: list[Node] = []
+    for piece in pieces:
+        if not piece:
+            if joined:
+                continue
+            raise BrokenError("an empty item")
+        items += _item(piece)
+    if not items:
+        raise BrokenError("no item")
+    return items[0] if len(items) == 1 else Node("list", tuple(items))
+
+
+def _item(tokens: Sequence[str]) -> list[Node]:
+    r"""One item; ``a \pm b`` gives two, and the members of a set are items of the list."""
+    if "\\pm" in tokens or "\\mp" in tokens:
+        swap = {"\\pm": ("+", "-"), "\\mp": ("-", "+")}
+        variants = [[swap[t][side] if t in swap else t for t in tokens] for side in (0, 1)]
+        return [_single(variants[0]), _single(variants[1])]
+    if tokens[0] == "\\{" and _closes_at_end(tokens) and len(tokens) > 2:
+        inner = _items(tokens[1:-1])
+        return list(inner.args) if inner.op == "list" else [inner]
+    return [_single(tokens)]
+
+
+def _single(tokens: Sequence[str]) -> Node:
+    parts = split(tokens, frozenset({"\\cup"}))
+    if len(parts) > 1:
+        return Node("union", tuple(_value(part) for part in parts))
+    relations = [t for t in _top_level(tokens) if t in _RELATIONS]
+    if relations:
+        return _relation(split(tokens, _RELATIONS), relations)
+    return _value(tokens)
+
+
+def _top_level(tokens: Sequence[str]) -> list[str]:
+    depth = 0
+    found: list[str] = []
+    for token in tokens:
+        depth += (token in ("(", "[", "{", "\\{")) - (token in (")", "]", "}", "\\}"))
+        if depth == 0:
+            found.append(token)
+    return found
+
+
+def _relation(parts: list[list[str]], relations: list[str]) -> Node:
+    if any(not part for part in parts):
+        raise BrokenError("a relation without a side")
+    relations = ["=" if r == "≈" else r for r in relations]
+    labels = ["".join(p) if is_label(p) else "" for p in parts]
+    if relations == ["\\in"] and labels[0]:
+        return _single(parts[1])
+    if set(relations) == {"="}:
+        if not labels[0]:
+            return Node("rel", tuple(_value(p) for p in parts), name="=")
+        last = _value(parts[-1])
+        try:
+            left: tuple[Node, ...] = (_value(parts[0]),)
+        except UnreadableError:
+            left = ()
+        return Node("label", (last, *left), name=labels[0])
+    return _inequality(parts, relations, labels)
+
+
+def _inequality(parts: list[list[str]], relations: list[str], labels: list[str]) -> Node:
+    """``0<x<2`` as the interval (0,2), ``x>2`` as (2,oo); others stay relations."""
+    named = [i for i, label in enumerate(labels) if label and not is_number(label)]
+    rising, falling = {"<", "<="}, {">", ">="}
+    if len(named) == 1 and (set(relations) <= rising or set(relations) <= falling) and len(parts) <= 3:
+        if set(relations) <= falling:
+            parts, relations, labels = parts[::-1], relations[::-1], labels[::-1]
+            named = [len(parts) - 1 - named[0]]
+        at = named[0]
+        below = _value(parts[0]) if at > 0 else make("neg", INFINITY)
+        above = _value(parts[-1]) if at < len(parts) - 1 else INFINITY
+        closed_below = at > 0 and relations[0] == "<="
+        closed_above = at < len(parts) - 1 and relations[-1] == "<="
+        if len(parts) == 2 or at == 1:
+            brackets = ("[" if closed_below else "(") + ("]" if closed_above else ")")
+            return Node("group", (below, above), name=brackets)
+    return Node("rel", tuple(_value(p) for p in parts), name=" ".join(relations))
+
+
+def is_label(tokens: Sequence[str]) -> bool:
+    """Tell whether the left side of ``x=5`` only names the value: ``f(x)``, ``|AB|``, ``x_1``, ``Area``."""
+    depth = 0
+    letters = False
+    for index, token in enumerate(tokens):
+        previous = tokens[index - 1] if index else ""
+        if token in ("(", "{"):
+            depth += 1
+        elif token in (")", "}"):
+            depth -= 1
+        elif token.isalpha() or token in ("\\alpha", "\\theta"):
+            letters = True
+        elif token.startswith("\\"):
+            if not _LABEL_COMMANDS.fullmatch(token) or token in ("\\pi", "\\sqrt", "\\infty"):
+                return False
+            letters = letters or token not in ("\\frac",)
+        elif is_number(token):
+            if previous != "_" and not depth:
+                return False
+        elif token not in ("_", "|", ",", "'"):
+            return False
+    return letters
+
+
+def _value(tokens: Sequence[str]) -> Node:
+    """Read a scalar, a tuple or interval, a matrix, or one of the named sets."""
+    if not tokens:
+        raise BrokenError("nothing")
+    if list(tokens) == ["\\mathbb", "{", "R", "}"]:
+        return Node("group", (make("neg", INFINITY), INFINITY), name="()")
+    if "\\begin" in tokens:
+        return _matrix(tokens)
+    if tokens[0] in ("(", "[") and _closes_at_end(tokens):
+        inner = split(tokens[1:-1], frozenset({",", ";"}))
+        if len(inner) > 1:
+            if any(not part for part in inner):
+                raise BrokenError("an empty component")
+            return Node("group", tuple(_value(part) for part in inner), name=tokens[0] + tokens[-1])
+    if tokens[0] == "\\{" and _closes_at_end(tokens):
+        inner_node = _items(tokens[1:-1])
+        return Node("list", inner_node.args if inner_node.op == "list" else (inner_node,))
+    if list(tokens) in (["\\ldots"], ["\\emptyset"]):
+        return Node("text", name=tokens[0])
+    wordy = any(len(t) > 3 for t in tokens) or all(len(t) > 1 for t in tokens[:2])
+    if wordy and all(t.isalpha() for t in tokens):
+        return Node("text", name=" ".join(tokens))
+    return parse_expression(tokens)
+
+
+def _closes_at_end(tokens: Sequence[str]) -> bool:
+    depth = 0
+    for index, token in enumerate(tokens):
+        depth += (token in ("(", "[", "{", "\\{")) - (token in (")", "]", "}", "\\}"))
+        if depth == 0:
+            return index == len(tokens) - 1
+    return False
+
+
+def _matrix(tokens: Sequence[str]) -> Node:
+    """Rows of a ``pmatrix``, ``bmatrix`` or bracketed ``array``, times a scalar that stands before it."""
+    text = " ".join(tokens)
+    match = re.fullmatch(
+        r"(?P<scale>.*?)(?P<open>[(\[] )?\\begin { (?:[pb]?matrix|array) } (?:{ [clr |]+ } )?(?P<body>.*?) ?"
+        r"\\end { (?:[pb]?matrix|array) }(?P<close> [)\]])?",
+        text,
+    )
+    if match is None or "\\begin" in match["body"] or bool(match["open"]) != bool(match["close"]):
+        raise UnreadableError("a matrix")
+    scale = match["scale"].split()
+    factor = parse_expression([*scale, "1"] if scale in (["-"], ["+"]) else scale) if scale else None
+    rows = split(match["body"].split(), frozenset({"\\cr"}))
+    if rows and not rows[-1]:
+        rows.pop()
+    read_rows: list[Node] = []
+    for row in rows:
+        cells = [_value(cell) for cell in split(row, frozenset({"&"}))]
+        read_rows.append(Node("row", tuple(make("mul", factor, c) if factor else c for c in cells)))
+    return Node("matrix", tuple(read_rows))
