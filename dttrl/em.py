@@ -152,8 +152,7 @@ def _newton_step(
 
 def _ascent(gradient_F5: FloatArray, hessian_F55: FloatArray) -> FloatArray:
     """Newton direction with all curvatures made negative, no coordinate longer than one."""
-    finite_F: NDArray[np.bool_] = np.isfinite(hessian_F55).all(axis=(1, 2))
-    finite_F &= np.isfinite(gradient_F5).all(axis=1)
+    finite_F = np.isfinite(hessian_F55.sum(axis=(1, 2)) + gradient_F5.sum(axis=1))
     value_F5, vector_F55 = np.linalg.eigh(np.where(finite_F[:, None, None], hessian_F55, np.eye(5)))
     along_F5 = np.einsum("fij,fi->fj", vector_F55, np.where(finite_F[:, None], gradient_F5, 0.0))
     step_F5 = np.einsum("fij,fj->fi", vector_F55, along_F5 / np.maximum(np.abs(value_F5), 1e-9))

@@ -1,0 +1,221 @@
+"""Decode one batch of rows: prefill once a question, then block by block, dropping rows that have finished.
+
+Nothing here runs in Python for every row and token: within a block all is done by tensors on the device, and
+the host looks at the result once a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dttrl.rng import derive
+from dttrl.rollouts import FinishReason
+from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.choice import choose
+from dttrl.sampling.forward import Forward
+from dttrl.sampling.settings import SamplingSettings
+from dttrl.sampling.statistics import STATISTICS, token_statistics
+
+# Uniform numbers are drawn this many a row at a time.
+_UNIFORMS = 64
+# Finished rows are dropped once they are this share of the batch (the second where that means a new CUDA
+# graph): a copy of the cache costs about one token's attention.
+_DROP_SHARE, _DROP_SHARE_STATIC = 0.125, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sample to draw: which question of the batch it belongs to, and its place in the output."""
+
+    question: int
+    request: SampleRequest
+    sample_id: int
+
+
+@dataclass(slots=True)
+class Finished:
+    """A decoded row: ids up to and with the end token, statistics (4, T) or (4, 0), and why it ended."""
+
+    token_ids: NDArray[np.int32]
+    statistics: NDArray[np.float32]
+    finish_reason: FinishReason
+
+
+# Given a row's ids so far and how many were looked at before: the index of the first token that completes a
+# stop string, or -1.
+StopCheck = Callable[[NDArray[np.int32], int], int]
+
+
+class _Store:
+    """What the rows have produced so far, on the host; it grows a block at a time."""
+
+    def __init__(self, rows: int, limit: int) -> None:
+        self._limit = limit
+        self.token_RT = np.empty((rows, 0), dtype=np.int32)
+        self.statistics_4RT = np.empty((STATISTICS, rows, 0), dtype=np.float32)
+
+    def put(
+        self, rows: NDArray[np.int64], start: int, tokens: NDArray[np.int64], numbers: NDArray[np.float32]
+    ) -> None:
+        end = start + tokens.shape[1]
+        if end > self.token_RT.shape[1]:
+            # Half again as much: rewriting stays linear in the length, and short outputs stay small.
+            extra = min(max(end, end * 3 // 2), self._limit) - self.token_RT.shape[1]
+            self.token_RT = np.pad(self.token_RT, ((0, 0), (0, extra)))
+            if numbers.shape[2]:
+                self.statistics_4RT = np.pad(self.statistics_4RT, ((0, 0), (0, 0), (0, extra)))
+        self.token_RT[rows, start:end] = tokens
+        if numbers.shape[2]:
+            self.statistics_4RT[:, rows, start:end] = numbers
+
+
+class _Uniforms:
+    """Every row's own stream of uniform numbers, moved to the device a block at a time."""
+
+    def __init__(self, rows: Sequence[Row], seed: int, device: torch.device) -> None:
+        self._device = device
+        self._generators = [
+            derive(
+                seed,
+                step=row.request.step or 0,
+                query=row.request.query_id,
+                purpose=f"sample:{row.sample_id}",
+            )
+            for row in rows
+        ]
+
+    def draw(self, rows: NDArray[np.int64]) -> Tensor:
+        block = np.stack([self._generators[row].random(_UNIFORMS, dtype=np.float32) for row in rows])
+        return torch.from_numpy(block).to(self._device)
+
+
+def decode_batch(
+    forward: Forward,
+    rows: Sequence[Row],
+    settings: SamplingSettings,
+    eos_ids: Sequence[int],
+    stop_check: StopCheck | None,
+) -> list[Finished]:
+    """Decode the rows together and return them in the same order. Call it without gradients."""
+    batch = _Batch(forward, rows, settings, eos_ids, stop_check)
+    batch.run()
+    return batch.finished()
+
+
+class _Batch:
+    def __init__(
+        self,
+        forward: Forward,
+        rows: Sequence[Row],
+        settings: SamplingSettings,
+        eos_ids: Sequence[int],
+        stop_check: StopCheck | None,
+    ) -> None:
+        self._forward, self._rows, self._settings, self._stop_check = forward, rows, settings, stop_check
+        self._eos = np.array(sorted(eos_ids), dtype=np.int64)
+        # On the CPU a look costs nothing and a finished row costs its compute; on a device a look stalls
+        # the queue.
+        self._block = 4 if forward.device.type == "cpu" and stop_check is None else 16
+        self._alive = np.arange(len(rows))
+        self._done = np.zeros(len(rows), dtype=bool)
+        self._length = np.full(len(rows), settings.max_new_tokens)
+        self._store = _Store(len(rows), settings.max_new_tokens)
+        self._uniforms = _Uniforms(rows, settings.seed, forward.device)
+
+    def run(self) -> None:
+        limit = self._settings.max_new_tokens
+        logits_RV = self._prefill()
+        uniform_RT = logits_RV[:, :0]
+        start = 0
+        while True:
+            if start % _UNIFORMS == 0:
+                uniform_RT = self._uniforms.draw(self._alive)
+            size = min(self._block, limit - start)
+            token_RT, numbers_4RT = self._decode_block(logits_RV, uniform_RT[:, start % _UNIFORMS :], size)
+            last_R = token_RT[:, -1]
+            self._record(start, token_RT, numbers_4RT)
+            start += size
+            if start == limit or self._done.all():
+                return
+            keep = self._drop_finished()
+            if keep is not None:
+                uniform_RT, last_R = uniform_RT[keep], last_R[keep]
+            logits_RV = self._forward.step(last_R)
+
+    def finished(self) -> list[Finished]:
+        """Return what each row produced, cut after its last token."""
+        tokens, numbers = self._store.token_RT, self._store.statistics_4RT
+        return [
+            Finished(
+                token_ids=tokens[row, : self._length[row]].copy(),
+                statistics=numbers[:, row, : self._length[row]].copy(),
+                finish_reason="stop" if self._done[row] else "length",
+            )
+            for row in range(len(self._rows))
+        ]
+
+    def _prefill(self) -> Tensor:
+        """Prefill every question once and give each row the state of its question."""
+        prompts = {row.question: row.request.prompt_ids for row in self._rows}
+        place = {question: index for index, question in enumerate(prompts)}
+        logits_QV = self._forward.prefill(list(prompts.values()), self._settings.max_new_tokens)
+        question_R = torch.tensor([place[row.question] for row in self._rows], device=self._forward.device)
+        self._forward.select(question_R)
+        return logits_QV.index_select(0, question_R)
+
+    def _decode_block(self, logits_RV: Tensor, uniform_RT: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Choose ``size`` tokens a row, feeding each but the last; return tokens and statistics."""
+        rows, settings = logits_RV.shape[0], self._settings
+        token_TR = torch.empty(size, rows, dtype=torch.long, device=logits_RV.device)
+        numbers_T4R = torch.empty(
+            size if settings.statistics else 0, STATISTICS, rows, device=logits_RV.device
+        )
+        for t in range(size):
+            if t > 0:
+                logits_RV = self._forward.step(token_TR[t - 1])
+            # Under autocast even a dot product would come out in bfloat16.
+            with torch.autocast(logits_RV.device.type, enabled=False):
+                if not settings.statistics:
+                    token_TR[t] = choose(logits_RV, None, uniform_RT[:, t], settings)
+                    continue
+                logprob_RV = torch.log_softmax(logits_RV, -1)
+                probability_RV = logprob_RV.exp()
+                token_TR[t] = choose(logits_RV, probability_RV, uniform_RT[:, t], settings)
+                token_statistics(logprob_RV, probability_RV, token_TR[t], settings.k, numbers_T4R[t])
+        return token_TR.T, numbers_T4R.permute(1, 2, 0)
+
+    def _record(self, start: int, token_RT: Tensor, numbers_4RT: Tensor) -> None:
+        """Keep a block on the host (the one wait for the device), and mark the rows that ended in it."""
+        tokens = token_RT.cpu().numpy()
+        self._store.put(self._alive, start, tokens, numbers_4RT.cpu().numpy())
+        ended = np.isin(tokens, self._eos)
+        for place in np.flatnonzero(ended.any(1) & ~self._done[self._alive]):
+            self._finish(self._alive[place], start + int(ended[place].argmax()) + 1)
+        if self._stop_check is None:
+            return
+        end = start + tokens.shape[1]
+        for row in self._alive[self._length[self._alive] > start]:
+            last = self._stop_check(self._store.token_RT[row, : min(end, self._length[row])], start)
+            if last >= 0:
+                self._finish(row, last + 1)
+
+    def _finish(self, row: int, length: int) -> None:
+        self._done[row] = True
+        self._length[row] = length
+
+    def _drop_finished(self) -> Tensor | None:
+        """Drop the finished rows from the batch if they are enough; return the places kept, or None."""
+        running = ~self._done[self._alive]
+        share = _DROP_SHARE_STATIC if self._forward.static else _DROP_SHARE
+        if (~running).sum() < share * len(running):
+            return None
+        keep = torch.from_numpy(np.flatnonzero(running)).to(self._forward.device)
+        self._alive = self._alive[running]
+        self._forward.select(keep)
+        return keep

@@ -1,0 +1,121 @@
+"""One question to a causal language model of transformers: the logits after the last token.
+
+Hides what differs between versions and models: the name of the cache argument, which arguments ``forward``
+knows, and which attention mask is cheapest.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dttrl.sampling.cache import GROWTH, new_cache
+from dttrl.sampling.static import StaticSteps
+
+
+class Forward:
+    """Calls ``model`` for a batch of prompts, then token by token.
+
+    ``prefill`` takes the questions' prompts once; ``select`` turns questions into rows (repeats allowed) and
+    later drops rows; ``step`` feeds one token a row. Rows whose prompts were padded on the left keep their
+    own positions. With ``static`` steps keep their tensors in place, where the model allows it (no sliding
+    windows, PyTorch's attention), and on a CUDA device are replayed as a graph.
+    """
+
+    def __init__(self, model: Any, *, static: bool = False) -> None:
+        self._model = model
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._config = base.config
+        known = inspect.signature(base.forward).parameters
+        # Renamed in transformers 5.24; the old name stays accepted for a while, with a warning a call.
+        self._cache_name = "cache" if "cache" in known else "past_key_values"
+        self._takes_positions = "position_ids" in known
+        self._keep_last = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
+        self.device: torch.device = base.get_input_embeddings().weight.device
+        self._own_mask = getattr(base.config.get_text_config(), "_attn_implementation", None) == "sdpa"
+        self.static = static and self._own_mask and self._takes_positions
+        self._steps: StaticSteps | None = None
+
+    def prefill(self, prompts: list[tuple[int, ...]], room: int) -> Tensor:
+        """Return the float32 logits (questions, V) after each prompt, and remember the keys and values."""
+        longest = max(map(len, prompts))
+        self._cache, plain = new_cache(self._config, min(room, GROWTH))
+        self._padded = any(len(prompt) != longest for prompt in prompts)
+        self._own_mask, self.static = self._own_mask and plain, self.static and plain
+        ids_QL = torch.zeros(len(prompts), longest, dtype=torch.long)
+        seen_QL = torch.zeros(len(prompts), longest, dtype=torch.bool)
+        for row, prompt in enumerate(prompts):
+            ids_QL[row, longest - len(prompt) :] = torch.tensor(prompt)
+            seen_QL[row, longest - len(prompt) :] = True
+        if not self._padded:
+            # One row of positions serves all, and no mask is needed at all.
+            seen_QL = seen_QL[:1]
+        self._length = longest
+        self._seen_RC = seen_QL.to(self.device)
+        position_QL = (self._seen_RC.cumsum(-1) - 1).clamp_(min=0)
+        self._position_R1 = position_QL[:, -1:].clone()
+        return self._call(ids_QL.to(self.device), position_QL, self._seen_RC if self._padded else None)
+
+    def select(self, row_index: Tensor) -> None:
+        """Continue with these rows of the batch, in this order."""
+        self._end_static()
+        self._cache.reorder_cache(row_index)
+        if self._padded:
+            self._position_R1 = self._position_R1.index_select(0, row_index)
+            self._seen_RC = self._seen_RC.index_select(0, row_index)
+
+    def step(self, token_R: Tensor) -> Tensor:
+        """Feed one token a row; return the float32 logits (R, V) after it, good until the next step."""
+        if self.static:
+            if self._steps is None or self._length == self._steps.capacity:
+                self._steps = self._new_steps(len(token_R))
+            self._length += 1
+            return self._steps.step(token_R)
+        self._length += 1
+        self._position_R1 = self._position_R1 + 1
+        return self._call(token_R[:, None], self._position_R1, self._mask())
+
+    def _new_steps(self, rows: int) -> StaticSteps:
+        self._end_static()
+        capacity = max(self._cache.layers[0].capacity, self._length + 1)
+        if capacity == self._length + 1:
+            capacity = self._length + max(GROWTH, self._length // 4)
+        return StaticSteps(
+            self._call,
+            self._cache.layers,
+            self._position_R1,
+            self._seen_RC,
+            rows,
+            self._length,
+            capacity,
+            graph=self.device.type == "cuda",
+        )
+
+    def _end_static(self) -> None:
+        if self._steps is not None:
+            self._steps.end(self._length)
+            self._steps = None
+
+    def _mask(self) -> Tensor | None:
+        if not self._padded:
+            return None
+        if self._seen_RC.shape[1] < self._length:
+            more = torch.ones(self._seen_RC.shape[0], GROWTH, dtype=torch.bool, device=self.device)
+            self._seen_RC = torch.cat([self._seen_RC, more], dim=1)
+        mask = self._seen_RC[:, : self._length]
+        # A mask of four axes is taken as it is; one of two axes is expanded by transformers, at a cost a
+        # token.
+        return mask[:, None, None, :] if self._own_mask else mask
+
+    def _call(self, ids: Tensor, position: Tensor, mask: Tensor | None) -> Tensor:
+        arguments: dict[str, Any] = {self._cache_name: self._cache, **self._keep_last}
+        if self._takes_positions:
+            arguments["position_ids"] = position
+        output = self._model(
+            input_ids=ids, attention_mask=mask, use_cache=True, return_dict=True, **arguments
+        )
+        logits: Tensor = output.logits[:, -1].float()
+        return logits.to(self.device)

@@ -1,0 +1,162 @@
+"""The sampler that runs a transformers model in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from dttrl.errors import InputError
+from dttrl.rollouts import Rollout
+from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.decoding import Finished, Row, decode_batch
+from dttrl.sampling.forward import Forward
+from dttrl.sampling.settings import SamplingSettings
+from dttrl.sampling.text import StopStrings, TextDecoder
+
+
+class TransformersSampler:
+    """Samples from ``model`` with token statistics; the model stays the caller's.
+
+    Each sample draws its own random numbers, so that it does not depend on the batch it falls in, up to the
+    rounding of the model's arithmetic. The model is put in evaluation mode while a batch is decoded and
+    left as it was found; no gradients are recorded. With ``autocast_dtype`` the model runs under autocast
+    (master weights in float32, arithmetic in bfloat16). Sampled ids up to and with the end token are kept;
+    ``text`` excludes special tokens and the stop string.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        eos_ids: Sequence[int],
+        *,
+        autocast_dtype: torch.dtype | None = None,
+        static: bool | None = None,
+    ) -> None:
+        self._model, self._autocast_dtype = model, autocast_dtype
+        self._eos_ids = tuple(eos_ids)
+        self._decoder = TextDecoder(tokenizer)
+        self._static = static if static is not None else model.device.type == "cuda"
+
+    def sample(
+        self, requests: Sequence[SampleRequest], settings: SamplingSettings
+    ) -> Iterator[list[Rollout]]:
+        """Yield the rollouts of each request as its question finishes.
+
+        InputError, before anything is decoded, for an empty prompt, a request without samples, and a prompt
+        that leaves no room for ``max_new_tokens``.
+        """
+        _check(requests, settings, self._model.config.get_text_config())
+        return self._sample(requests, settings)
+
+    def _sample(
+        self, requests: Sequence[SampleRequest], settings: SamplingSettings
+    ) -> Iterator[list[Rollout]]:
+        stops = StopStrings(self._decoder, settings.stop) if settings.stop else None
+        waiting: dict[int, list[Rollout]] = {}
+        for rows in _batches(requests, settings.batch_size):
+            for row, finished in zip(rows, self._decode(rows, settings, stops), strict=True):
+                rollouts = waiting.setdefault(row.question, [])
+                rollouts.append(self._rollout(row, finished, stops))
+                if len(rollouts) == len(row.request.sample_ids):
+                    yield waiting.pop(row.question)
+
+    def _decode(
+        self, rows: list[Row], settings: SamplingSettings, stops: StopStrings | None
+    ) -> list[Finished]:
+        forward = Forward(self._model, static=self._static)
+        # The contexts must not be open across a yield: the caller trains in between.
+        with _evaluation_mode(self._model), torch.inference_mode(), self._autocast(forward.device):
+            return decode_batch(forward, rows, settings, self._eos_ids, stops.find if stops else None)
+
+    @contextlib.contextmanager
+    def _autocast(self, device: torch.device) -> Iterator[None]:
+        if self._autocast_dtype is None:
+            yield
+            return
+        with torch.autocast(device.type, dtype=self._autocast_dtype):
+            yield
+        # Weights cast without gradients must not be found by a training step inside an outer autocast.
+        torch.clear_autocast_cache()
+
+    def _rollout(self, row: Row, finished: Finished, stops: StopStrings | None) -> Rollout:
+        ids = finished.token_ids
+        ended = finished.finish_reason == "stop" and len(ids) > 0 and int(ids[-1]) in self._eos_ids
+        text, offsets = self._decoder.decode(ids[:-1] if ended else ids)
+        if stops is not None:
+            text = stops.cut(text)
+        if ended:
+            offsets = np.append(offsets, np.int32(len(text)))
+        confidence, logprob, entropy, self_certainty = finished.statistics
+        return Rollout(
+            query_id=row.request.query_id,
+            sample_id=row.sample_id,
+            text=text,
+            finish_reason=finished.finish_reason,
+            token_ids=ids,
+            token_offset=np.minimum(offsets, np.int32(len(text))),
+            token_confidence=confidence,
+            token_logprob=logprob,
+            token_entropy=entropy,
+            token_self_certainty=self_certainty,
+            step=row.request.step,
+        )
+
+
+def _batches(requests: Sequence[SampleRequest], batch_size: int) -> Iterator[list[Row]]:
+    """Cut the samples of all requests into batches; questions of equal prompt length come together."""
+    batch: list[Row] = []
+    for question in sorted(range(len(requests)), key=lambda index: len(requests[index].prompt_ids)):
+        for sample_id in requests[question].sample_ids:
+            batch.append(Row(question, requests[question], sample_id))
+            if len(batch) == batch_size:
+                yield batch
+                batch = []
+    if batch:
+        yield batch
+
+
+@contextlib.contextmanager
+def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """No dropout inside; afterwards every module is in the mode it was found in, also where they differed."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _check(requests: Sequence[SampleRequest], settings: SamplingSettings, config: Any) -> None:
+    positions = getattr(config, "max_position_embeddings", None)
+    vocabulary = getattr(config, "vocab_size", None)
+    for request in requests:
+        length = len(request.prompt_ids)
+        if length == 0:
+            raise InputError(
+                f"question {request.query_id!r}: the prompt has no tokens; there is nothing to continue"
+            )
+        if not request.sample_ids:
+            raise InputError(
+                f"question {request.query_id!r}: no samples were asked for (--n must be at least 1)"
+            )
+        if (
+            vocabulary is not None
+            and not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocabulary
+        ):
+            raise InputError(
+                f"question {request.query_id!r}: token id {max(request.prompt_ids)} is outside the model's "
+                f"vocabulary of {vocabulary}; the tokenizer does not belong to this model"
+            )
+        if positions is not None and length + settings.max_new_tokens > positions:
+            room = positions - length
+            advice = f"use --max-new-tokens {room} or less" if room > 0 else "shorten the prompt"
+            raise InputError(
+                f"question {request.query_id!r}: {length} prompt tokens and "
+                f"{settings.max_new_tokens} new ones exceed the model's {positions} positions; {advice}"
+            )
