@@ -1,0 +1,1 @@
+"""Results: tables of finished work -> numbers with intervals, curves, figures and reports."""

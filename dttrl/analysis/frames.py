@@ -1,0 +1,40 @@
+"""Result tables as files: CSV or Parquet by the file's ending, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+
+from dttrl.errors import InputError, OutputExistsError
+
+SUFFIXES = (".csv", ".parquet")
+
+
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Raise before any work when ``path`` has an unknown ending, exists, or lies in no folder."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: unknown kind of table, name it *.csv or *.parquet")
+    if path.exists() and not overwrite:
+        raise OutputExistsError(f"{path} exists; give --overwrite to replace it or choose another name")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: the folder {path.absolute().parent} does not exist; create it first")
+
+
+def write_frame(path: Path, table: pa.Table, *, overwrite: bool = False) -> None:
+    """Write ``table`` to ``path`` (CSV or Parquet) through a temporary file beside it."""
+    check_output(path, overwrite=overwrite)
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        if path.suffix.lower() == ".csv":
+            from pyarrow import csv
+
+            csv.write_csv(table, temporary)
+        else:
+            from pyarrow import parquet
+
+            parquet.write_table(table, temporary, compression="zstd")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from dttrl.analysis import figures, frames, majority
+from dttrl.errors import InputError, OutputExistsError
+from dttrl.schemas import EVALUATIONS, LABELS
+from dttrl.tables import write_table
+
+
+def make_run(
+    folder: Path,
+    *,
+    ratios: list[float],
+    accuracies: dict[int, float] | None = None,
+    **settings: Any,
+) -> Path:
+    """A run folder with the files that analysis reads: one metric record a step, some evaluations."""
+    folder.mkdir(parents=True)
+    config = {"method": "ttrl", "seed": 0, "learning_rate": 1e-5, "run": str(folder)} | settings
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    with (folder / "metrics.jsonl").open("w") as file:
+        for step, ratio in enumerate(ratios):
+            record = {"step": step, "majority_ratio": ratio, "label_accuracy": 0.5, "seconds_sample": 1.5}
+            file.write(json.dumps(record) + "\n")
+    rows = [
+        {
+            "step": step, "split": "train", "query_id": f"q{i}", "source": None, "n": 4,
+            "n_correct": round(4 * accuracy), "maj_correct": accuracy > 0.5, "majority_ratio": 0.75,
+            "answer": "1", "gold": "1" if accuracy > 0.5 else "<b>2</b>",
+        }
+        for step, accuracy in (accuracies or {}).items()
+        for i in range(2)
+    ]  # fmt: skip
+    if rows:
+        table = pa.Table.from_pylist(rows, schema=EVALUATIONS.fields)
+        write_table(folder / "evaluations.parquet", table, EVALUATIONS, metadata={})
+    return folder
+
+
+def test_a_run_is_read_step_by_step(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r", ratios=[0.25, 0.5, 0.75], accuracies={0: 0.25, 3: 0.75})
+    curve = majority.read_run(run)
+    assert curve.method == "ttrl"
+    assert curve.step_S.tolist() == [0, 1, 2, 3]
+    assert curve.values["majority_ratio"] == pytest.approx([0.25, 0.5, 0.75, float("nan")], nan_ok=True)
+    nan = float("nan")
+    assert curve.values["accuracy"] == pytest.approx([0.25, nan, nan, 0.75], nan_ok=True)
+    assert curve.values["maj_accuracy"] == pytest.approx([0.0, nan, nan, 1.0], nan_ok=True)
+
+
+def test_a_cut_last_line_of_metrics_is_left_out_and_a_bad_middle_one_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r", ratios=[0.25, 0.5])
+    text = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(text + '{"step": 2, "majo')
+    assert majority.read_run(run).step_S.tolist() == [0, 1]
+    (run / "metrics.jsonl").write_text("nonsense\n" + text)
+    with pytest.raises(InputError, match=r"metrics\.jsonl: line 1 is not"):
+        majority.read_run(run)
+
+
+def test_the_last_record_of_a_repeated_step_counts(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r", ratios=[0.25, 0.5])
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1, "majority_ratio": 0.625}\n')
+    assert majority.read_run(run).values["majority_ratio"].tolist() == [0.25, 0.625]
+
+
+def test_labels_stand_in_for_missing_metrics(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r", ratios=[])
+    row = {
+        "step": 0, "query_id": "a", "label": "1", "label_class": 0, "gold": "1", "label_correct": True,
+        "majority_answer": "1", "n": 4, "n_valid": 4, "majority_ratio": 0.5, "label_ratio": 0.5, "tie": False,
+        "diversity": 2, "diversity_weight": 1.0, "reward_mean": 0.5, "n_pos": None, "n_neg": None,
+        "rejected": None, "fallback": None,
+    }  # fmt: skip
+    rows = [row, row | {"query_id": "b", "majority_ratio": 1.0, "label_correct": False}]
+    table = pa.Table.from_pylist(rows, schema=LABELS.fields)
+    write_table(run / "labels.parquet", table, LABELS, metadata={})
+    curve = majority.read_run(run)
+    assert curve.values["majority_ratio"].tolist() == [0.75]
+    assert curve.values["label_accuracy"].tolist() == [0.5]
+
+
+def test_seeds_of_a_method_are_one_group_and_other_settings_are_named(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "a", ratios=[0.2, 0.4], seed=0),
+        make_run(tmp_path / "b", ratios=[0.4, 0.8, 1.0], seed=1),
+        make_run(tmp_path / "c", ratios=[0.9], seed=0, learning_rate=1e-4),
+        make_run(tmp_path / "d", ratios=[0.1], method="distri-gmm"),
+    ]
+    groups = majority.group_runs([majority.read_run(run) for run in runs])
+    labels = [group.label for group in groups]
+    assert labels == ["ttrl learning_rate=1e-05", "ttrl learning_rate=0.0001", "distri-gmm"]
+    first = groups[0]
+    assert first.runs == (runs[0], runs[1])
+    assert first.count_S.tolist() == [2, 2, 1]
+    assert first.mean["majority_ratio"] == pytest.approx([0.3, 0.6, 1.0])
+    assert first.low["majority_ratio"] == pytest.approx([0.2, 0.4, 1.0])
+    assert first.high["majority_ratio"] == pytest.approx([0.4, 0.8, 1.0])
+
+
+def test_the_table_has_a_row_a_method_and_step_with_nulls_for_what_is_not_known(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", ratios=[0.25, 0.5], accuracies={0: 0.5})
+    table = majority.frame(majority.group_runs([majority.read_run(run)]))
+    rows = table.to_pylist()
+    assert [(row["method"], row["step"], row["runs"]) for row in rows] == [("ttrl", 0, 1), ("ttrl", 1, 1)]
+    assert [row["accuracy"] for row in rows] == [0.5, None]
+    assert rows[1]["majority_ratio_low"] == 0.5
+
+
+def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such run folder"):
+        majority.read_run(tmp_path / "absent")
+    with pytest.raises(InputError, match=r"not a run folder, it has no config\.yaml"):
+        majority.read_run(tmp_path)
+    (tmp_path / "config.yaml").write_text("- a list")
+    with pytest.raises(InputError, match="expected a mapping"):
+        majority.read_run(tmp_path)
+    (tmp_path / "config.yaml").write_text("method: ttrl")
+    with pytest.raises(InputError, match="no finished step yet"):
+        majority.read_run(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
+def test_a_figure_is_the_same_twice_and_not_overwritten_unasked(tmp_path: Path, kind: str) -> None:
+    runs = [make_run(tmp_path / n, ratios=[0.2, 0.4], accuracies={0: 0.5, 2: 0.75}) for n in ("a", "b")]
+    groups = majority.group_runs([majority.read_run(run) for run in runs])
+    path = tmp_path / f"figure.{kind}"
+    figures.save(figures.accuracy_majority(groups), path)
+    again = figures.render(figures.accuracy_majority(groups), kind)
+    assert path.read_bytes() == again
+    with pytest.raises(OutputExistsError):
+        figures.save(figures.accuracy_majority(groups), path)
+    with pytest.raises(InputError, match="unknown kind of figure"):
+        figures.check_figure(tmp_path / "figure.jpeg", overwrite=False)
+
+
+def test_the_figure_draws_every_method_with_a_band_over_seeds(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "a", ratios=[0.2, 0.4], accuracies={0: 0.5, 2: 0.75}, seed=0),
+        make_run(tmp_path / "b", ratios=[0.3, 0.6], accuracies={0: 0.5, 2: 1.0}, seed=1),
+        make_run(tmp_path / "c", ratios=[0.9, 0.9], method="ttrl-gt"),
+    ]
+    groups = majority.group_runs([majority.read_run(run) for run in runs])
+    left, right = figures.accuracy_majority(groups).axes
+    lines = {str(line.get_label()): line for line in left.get_lines()}
+    assert lines["ttrl (2 runs)"].get_ydata() == pytest.approx([0.25, 0.5])
+    assert lines["ttrl-gt"].get_ydata() == pytest.approx([0.9, 0.9])
+    assert len(left.collections) == 2  # bands of the two lines of ttrl; ttrl-gt is a single run
+    accuracy = next(line for line in right.get_lines() if line.get_label() == "ttrl (2 runs)")
+    assert accuracy.get_xdata() == pytest.approx([0, 2])
+
+
+def test_tables_are_written_by_their_ending(tmp_path: Path) -> None:
+    table = pa.table({"step": [0, 1], "value": [0.5, None]})
+    frames.write_frame(tmp_path / "t.csv", table)
+    assert (tmp_path / "t.csv").read_text() == '"step","value"\n0,0.5\n1,\n'
+    frames.write_frame(tmp_path / "t.parquet", table)
+    with pytest.raises(OutputExistsError):
+        frames.write_frame(tmp_path / "t.csv", table)
+    with pytest.raises(InputError, match=r"\*\.csv or \*\.parquet"):
+        frames.write_frame(tmp_path / "t.xlsx", table)
+    with pytest.raises(InputError, match="does not exist"):
+        frames.write_frame(tmp_path / "absent" / "t.csv", table)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.parquet"]
