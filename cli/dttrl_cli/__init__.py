@@ -1,0 +1,1 @@
+"""The ``dttrl`` command line: parse, call the library, print."""

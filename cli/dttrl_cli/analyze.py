@@ -1,0 +1,157 @@
+"""``dttrl analyze``: tables and figures of finished work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dttrl_cli import options
+from dttrl_cli.console import Console, interval, number
+
+if TYPE_CHECKING:
+    from dttrl.analysis.accuracy import Accuracy, Estimate
+    from dttrl.analysis.measured import Measured
+
+MAJORITY_EXAMPLES = (
+    "dttrl analyze majority-ratio runs/ttrl-0 runs/ttrl-1 runs/distri-0 runs/distri-1 --plot figure.svg",
+    "dttrl analyze majority-ratio runs/first -o curve.csv",
+)
+ACCURACY_EXAMPLES = (
+    "dttrl analyze accuracy scored.parquet",
+    "dttrl analyze accuracy runs/first --k 1 --k 8 --json",
+)
+
+app = typer.Typer(help="Tables and figures of finished work.", no_args_is_help=True)
+
+
+@app.command("majority-ratio", epilog=options.examples(MAJORITY_EXAMPLES))
+def majority_ratio(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, finished or running.", show_default=False)],
+    output: options.Frame = None,
+    plot: options.Plot = None,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    json_output: options.Json = False,
+) -> None:
+    """Majority ratio and accuracy over the steps of runs: what consistency does to correctness.
+
+    Runs that differ only in their seed become one curve: the mean, with the lowest and highest run.
+    """
+    from dttrl.analysis import frames, majority
+
+    console = Console(quiet=quiet, json_output=json_output)
+    if output is not None:
+        frames.check_output(output, overwrite=overwrite)
+    if plot is not None:
+        from dttrl.analysis import figures
+
+        figures.check_figure(plot, overwrite=overwrite)
+    groups = majority.group_runs([majority.read_run(run) for run in dict.fromkeys(runs)])
+    table = majority.frame(groups)
+    for group in groups:
+        several = len(group.runs) > 1
+        rows = [
+            [
+                str(step),
+                *(([str(count)]) if several else []),
+                *(
+                    interval(*(float(part[name][i]) for part in (group.mean, group.low, group.high)))
+                    if several
+                    else number(float(group.mean[name][i]))
+                    for name in majority.MEASURES
+                ),
+            ]
+            for i, (step, count) in enumerate(zip(group.step_S.tolist(), group.count_S.tolist(), strict=True))
+        ]
+        names = [name.replace("_", " ") for name in majority.MEASURES]
+        title = group.label + (f", {len(group.runs)} runs: mean (lowest-highest)" if several else "")
+        console.table(title, ["step", *(["runs"] if several else []), *names], rows)
+    if output is not None:
+        frames.write_frame(output, table, overwrite=overwrite)
+        console.result(f"Table: {output}")
+    if plot is not None:
+        from dttrl.analysis import figures
+
+        figures.save(figures.accuracy_majority(groups), plot, overwrite=overwrite)
+        console.result(f"Figure: {plot}")
+    console.data(table.to_pylist())
+
+
+@app.command("accuracy", epilog=options.examples(ACCURACY_EXAMPLES))
+def accuracy(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Scored rollout files, folders of parts, run folders.", show_default=False),
+    ],
+    k: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--k", min=1, help="k of pass@k; may be repeated. (default: 1, 4, 16, ...)", show_default=False
+        ),
+    ] = None,
+    all_steps: Annotated[
+        bool,
+        typer.Option("--all-steps", help="Every evaluated step of a run, not only the first and the last."),
+    ] = False,
+    repeats: Annotated[int, typer.Option("--repeats", min=100, help="Bootstrap draws.")] = 2000,
+    kind: options.StoredKind = None,
+    output: options.Frame = None,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    json_output: options.Json = False,
+) -> None:
+    """Average accuracy (avg@n), majority vote (maj@n) and pass@k, with 95 % intervals over questions."""
+    from dttrl.analysis import frames
+    from dttrl.analysis.measured import measure_paths, measured_frame
+
+    console = Console(quiet=quiet, json_output=json_output)
+    if output is not None:
+        frames.check_output(output, overwrite=overwrite)
+    with console.progress("accuracy", "questions") as progress:
+        measured = measure_paths(
+            paths, ks=k, kind=kind, all_steps=all_steps, repeats=repeats, seed=seed, progress=progress.update
+        )
+    _show_accuracy(console, measured)
+    table = measured_frame(measured)
+    if output is not None:
+        frames.write_frame(output, table, overwrite=overwrite)
+        console.result(f"Table: {output}")
+    console.data(table.to_pylist())
+
+
+def _show_accuracy(console: Console, measured: Sequence[Measured]) -> None:
+    ks = sorted({k for item in measured for k in item.accuracy.pass_at if k > 1})
+    rows = [
+        [
+            item.name,
+            "-" if item.step is None else str(item.step),
+            str(item.accuracy.questions),
+            item.accuracy.n_label,
+            _interval(item.accuracy.average),
+            _interval(item.accuracy.majority),
+            *(_pass(item.accuracy, k) for k in ks),
+            number(item.accuracy.majority_ratio),
+        ]
+        for item in measured
+    ]
+    columns = ["", "step", "questions", "n", "avg@n", "maj@n", *(f"pass@{k}" for k in ks), "majority ratio"]
+    console.table("Accuracy (95 % interval over questions)", columns, rows)
+    for item in measured:
+        if item.without_gold:
+            console.note(
+                f"dttrl: {item.name}: {item.without_gold} questions have no gold answer and are left out"
+            )
+
+
+def _interval(estimate: Estimate) -> str:
+    return interval(estimate.value, estimate.low, estimate.high)
+
+
+def _pass(accuracy: Accuracy, k: int) -> str:
+    estimate: Any = accuracy.pass_at.get(k)
+    return "-" if estimate is None or math.isnan(estimate.value) else _interval(estimate)

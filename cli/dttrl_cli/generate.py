@@ -1,0 +1,86 @@
+"""``dttrl generate``: questions -> rollouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dttrl.config import GenerateConfig, load_config
+from dttrl_cli import options
+from dttrl_cli.console import Console, clock, number, resumable
+from dttrl_cli.fields import settings
+
+EXAMPLES = (
+    "dttrl generate smollm2 questions.jsonl -o rollouts.parquet --samples 64",
+    "dttrl generate Qwen/Qwen2.5-0.5B-Instruct amc.jsonl -o amc.parquet --temperature 0.6",
+)
+
+
+@settings(GenerateConfig, leave_out=("model", "questions"))
+def generate(
+    given: dict[str, Any],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Rollouts to write.", show_default=False)
+    ],
+    model: Annotated[
+        str | None,
+        typer.Argument(help="Hugging Face id, local folder, .gguf file, or 'smollm2'.", show_default=False),
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Questions: JSONL, JSON, CSV or Parquet with a prompt column.", show_default=False
+        ),
+    ] = None,
+    config: options.Config = None,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    json_output: options.Json = False,
+) -> None:
+    """Sample rollouts of every question, with the confidence of every token.
+
+    Interrupted work goes on when the same command is run again: finished questions lie in OUTPUT.parts.
+    """
+    from dttrl.sampling.generation import check_output
+    from dttrl.sampling.generation import generate as sample
+    from dttrl.sampling.parts import parts_folder
+
+    named = {"model": model, "questions": questions}
+    chosen = load_config(GenerateConfig, config, given | {k: v for k, v in named.items() if v is not None})
+    check_output(output, overwrite=overwrite)
+    console = Console(quiet=quiet, json_output=json_output)
+    hint = f"finished questions are kept in {parts_folder(output)}, run the same command again to go on"
+    with resumable(hint), console.progress("generate", "rollouts") as progress:
+        first = True
+
+        def show(done: int, total: int) -> None:
+            nonlocal first
+            if first:
+                progress.restart(done, total)
+                first = False
+            else:
+                progress.update(done, total)
+
+        summary = sample(chosen, output, overwrite=overwrite, progress=show)
+    rows = [
+        ["questions", str(summary.questions)],
+        ["rollouts", str(summary.rollouts)],
+        ["sampled now", str(summary.sampled)],
+        ["mean tokens", number(summary.tokens / summary.rollouts, 1)],
+        ["cut at the length limit", str(summary.truncated)],
+        ["time", clock(summary.seconds)],
+    ]
+    console.table(f"Sampled {output}", ["", "value"], rows)
+    console.data(
+        {
+            "output": output,
+            "questions": summary.questions,
+            "rollouts": summary.rollouts,
+            "sampled": summary.sampled,
+            "tokens": summary.tokens,
+            "truncated": summary.truncated,
+            "seconds": summary.seconds,
+        }
+    )

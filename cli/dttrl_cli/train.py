@@ -1,0 +1,210 @@
+"""``dttrl train``: questions -> a trained policy, without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dttrl.config import TrainConfig, load_config
+from dttrl_cli import options
+from dttrl_cli.console import Console, Progress, clock, interval, number, resumable
+from dttrl_cli.fields import settings
+
+if TYPE_CHECKING:
+    from dttrl.analysis.accuracy import Estimate
+    from dttrl.analysis.report import RunSummary
+
+EXAMPLES = (
+    "dttrl train smollm2 questions.jsonl --method distri-gmm --run runs/first",
+    "dttrl train --config runs/first/config.yaml --seed 1 --run runs/second",
+    "dttrl train --resume runs/first",
+)
+STEP_METRICS = ("majority_ratio", "label_accuracy", "diversity_weight")
+
+
+@settings(TrainConfig, leave_out=("model", "questions", "run"))
+def train(
+    given: dict[str, Any],
+    model: Annotated[
+        str | None,
+        typer.Argument(help="Hugging Face id, local folder, .gguf file, or 'smollm2'.", show_default=False),
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Questions: JSONL, JSON, CSV or Parquet with a prompt column.", show_default=False
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            "-o",
+            metavar="FOLDER",
+            help="Run folder to make. (default: runs/run)",
+            show_default=False,
+        ),
+    ] = None,
+    config: options.Config = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            rich_help_panel=options.COMMON,
+            help="Go on with an interrupted run from its last checkpoint.",
+        ),
+    ] = None,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    json_output: options.Json = False,
+) -> None:
+    """Train a model on its own votes: test-time reinforcement learning without labels.
+
+    Gold answers, where the questions have them, are used for evaluation only (and by the method ttrl-gt).
+    """  # fmt: skip
+    from dttrl.errors import InputError
+
+    console = Console(quiet=quiet, json_output=json_output)
+    positions = (("model", model), ("questions", questions), ("run", run))
+    named = {name: value for name, value in positions if value is not None}
+    if resume is not None:
+        if named or config is not None:
+            raise InputError("--resume takes model, questions and folder from the run; leave the others out")
+        finished = _resume(console, resume, given)
+    else:
+        finished = _train(console, load_config(TrainConfig, config, given | named), overwrite=overwrite)
+    _finish(console, finished)
+
+
+class ConsoleObserver:
+    """Shows a training run while it goes on."""
+
+    def __init__(self, console: Console, progress: Progress) -> None:
+        self._console = console
+        self._progress = progress
+        self._note = ""
+        self._began = False
+        self._done = 0
+        self._total: int | None = None
+
+    def start(self, config: TrainConfig, run: Path) -> None:
+        """Say that the run begins or goes on."""
+        self._total = config.steps
+        self._console.note(f"dttrl: {config.method} on {config.model}, run folder {run}")
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        """Show how far a part of a step is: sampling, scoring, update, evaluation."""
+        note = f"{name} {done}/{total}"
+        self._progress.update(self._done, self._total, note=f"{note}  {self._note}".rstrip())
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Show a finished step."""
+        if not self._began:  # loading, the first step and those before a resume do not enter the rate
+            self._progress.restart(step, self._total)
+            self._began = True
+        self._done = step
+        shown = [
+            f"{name.replace('_', ' ')} {number(float(value))}"
+            for name in STEP_METRICS[:2]
+            if (value := metrics.get(name)) is not None
+        ]
+        self._note = ", ".join(shown)
+        self._progress.update(self._done, self._total, note=self._note)
+
+    def evaluation(self, step: int, split: str, summary: Mapping[str, Any]) -> None:
+        """Say how a split was evaluated."""
+        shown = [
+            f"{name} {number(float(value))}" for name, value in summary.items() if isinstance(value, float)
+        ]
+        self._console.note(f"step {step}, {split}: {', '.join(shown)}")
+
+    def end(self, run: Path) -> None:
+        """Take note that the run is finished."""
+
+
+def _train(console: Console, config: TrainConfig, *, overwrite: bool) -> Path:
+    from dttrl.training.loop import train as train_run
+
+    hint = f"go on with: dttrl train --resume {config.run}"
+    with resumable(hint), console.progress("train", "steps") as progress:
+        return train_run(config, observer=ConsoleObserver(console, progress), overwrite=overwrite)
+
+
+def _resume(console: Console, run: Path, given: Mapping[str, Any]) -> Path:
+    from dttrl.training.loop import resume as resume_run
+
+    with resumable(f"go on with: dttrl train --resume {run}"), console.progress("train", "steps") as progress:
+        return resume_run(run, observer=ConsoleObserver(console, progress), overrides=dict(given))
+
+
+def _finish(console: Console, run: Path) -> None:
+    from dttrl.analysis.report import FIGURE, summarize_run, write_report
+
+    report = write_report(run)
+    summary = summarize_run(run)
+    _show(console, summary)
+    figure = run / f"{FIGURE}.svg"
+    if figure.is_file():
+        console.result(f"Figure: {figure}")
+    console.result(f"Report: {report}")
+    console.result(f"Run:    {run}")
+    console.data(_data(summary, report))
+
+
+def _show(console: Console, summary: RunSummary) -> None:
+    rows = []
+    for change in summary.splits:
+        n = change.last.n_label
+        for name, before, after in (
+            (f"avg@{n}", change.first.average, change.last.average),
+            (f"maj@{n}", change.first.majority, change.last.majority),
+        ):
+            gain = f"{after.value - before.value:+.3f}"
+            rows.append([f"{change.split}: {name}", _estimate(before), _estimate(after), gain])
+        ratios = (change.first.majority_ratio, change.last.majority_ratio)
+        gain = f"{ratios[1] - ratios[0]:+.3f}"
+        rows.append([f"{change.split}: majority ratio", number(ratios[0]), number(ratios[1]), gain])
+    for name in STEP_METRICS:
+        if name in summary.first and name in summary.last:
+            first, last = summary.first[name], summary.last[name]
+            label = f"training: {name.replace('_', ' ')}"
+            rows.append([label, number(first), number(last), f"{last - first:+.3f}"])
+    seconds = f" in {clock(summary.seconds)}" if summary.seconds else ""
+    title = f"{summary.method}, {summary.steps} steps{seconds} (95 % interval over questions)"
+    console.table(title, ["", "before", "after", "change"], rows)
+
+
+def _estimate(estimate: Estimate) -> str:
+    return interval(estimate.value, estimate.low, estimate.high)
+
+
+def _data(summary: RunSummary, report: Path) -> dict[str, Any]:
+    def accuracy(change: Any) -> dict[str, Any]:
+        return {
+            when: {
+                "step": step,
+                "n": part.n_label,
+                "avg": part.average.value,
+                "maj": part.majority.value,
+                "majority_ratio": part.majority_ratio,
+                "pass": {str(k): estimate.value for k, estimate in part.pass_at.items()},
+            }
+            for when, step, part in (
+                ("before", change.first_step, change.first),
+                ("after", change.last_step, change.last),
+            )
+        }
+
+    return {
+        "run": summary.run,
+        "report": report,
+        "method": summary.method,
+        "steps": summary.steps,
+        "splits": {change.split: accuracy(change) for change in summary.splits},
+        "first_step": summary.first,
+        "last_step": summary.last,
+    }

@@ -1,0 +1,108 @@
+"""Checkpoints: everything that a run needs to go on to the same bits.
+
+A checkpoint is a folder ``step-NNNNNN`` with the model (an ordinary Hugging Face folder), the optimizer, the
+confidence history and ``state.json``. All randomness and the order of the data are functions of the seed and
+the step, so no generator state is needed. The folder is built under another name and renamed when complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dttrl.errors import InputError
+from dttrl.history import History
+
+SaveModel = Callable[[Path], None]
+
+MODEL = "model"
+_OPTIMIZER, _HISTORY, _STATE = "optimizer.pt", "history.npz", "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Where a run is: the last finished step, and the evaluation that was best so far."""
+
+    step: int
+    best_step: int | None = None
+    best_score: float | None = None
+    """avg@n on the held-out questions, else on the training ones; it reads gold answers."""
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Return the folder of the checkpoint after ``step``."""
+    return folder / f"step-{step:06d}"
+
+
+def save_checkpoint(
+    folder: Path,
+    state: RunState,
+    *,
+    save_model: SaveModel,
+    optimizer: torch.optim.Optimizer,
+    history: History,
+) -> Path:
+    """Write a checkpoint; replaces one of the same step; returns its folder."""
+    target = checkpoint_path(folder, state.step)
+    building = folder / f".building-{target.name}-{os.getpid()}"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    save_model(building / MODEL)
+    torch.save(optimizer.state_dict(), building / _OPTIMIZER)
+    np.savez(building / _HISTORY, allow_pickle=False, **history.to_arrays())
+    (building / _STATE).write_text(json.dumps(asdict(state)) + "\n", encoding="utf-8")
+    _sync(building)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(building, target)
+    return target
+
+
+def load_checkpoint(
+    path: Path, optimizer: torch.optim.Optimizer, *, history_window: int | None
+) -> tuple[RunState, History]:
+    """Restore the optimizer in place and return state and history (the model lies in ``path/model``)."""
+    try:
+        state = RunState(**json.loads((path / _STATE).read_text(encoding="utf-8")))
+        device = optimizer.param_groups[0]["params"][0].device
+        optimizer.load_state_dict(torch.load(path / _OPTIMIZER, map_location=device, weights_only=True))
+        with np.load(path / _HISTORY, allow_pickle=False) as arrays:
+            history = History.from_arrays(dict(arrays), window=history_window)
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise InputError(f"{path}: the checkpoint cannot be read ({str(error).splitlines()[0]})") from None
+    return state, history
+
+
+def list_checkpoints(folder: Path) -> list[int]:
+    """Return the steps that have a complete checkpoint, ascending."""
+    return sorted(_steps(folder))
+
+
+def prune_checkpoints(folder: Path, state: RunState) -> None:
+    """Keep the last and the best checkpoint, and remove the others and unfinished ones."""
+    for step in _steps(folder):
+        if step not in (state.step, state.best_step):
+            shutil.rmtree(checkpoint_path(folder, step), ignore_errors=True)
+    for left in folder.glob(".building-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _steps(folder: Path) -> Iterator[int]:
+    for path in folder.glob("step-*"):
+        number = path.name.removeprefix("step-")
+        if number.isdigit() and (path / _STATE).is_file():
+            yield int(number)
+
+
+def _sync(folder: Path) -> None:
+    """Flush a checkpoint to the disk before it gets its name, so that a crash cannot leave a hollow one."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

@@ -1,0 +1,254 @@
+"""Test-time reinforcement learning without labels: the training framework of the paper (alg:framework).
+
+Each step samples G rollouts of B questions, scores them, turns the batch into pseudo-labels and weighted
+advantages with the one function :func:`dttrl.training_signal.training_signal`, and updates the policy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from dttrl.config import TrainConfig, dump_config, load_config
+from dttrl.errors import InputError
+from dttrl.history import History
+from dttrl.methods import find_method
+from dttrl.questions import Question
+from dttrl.rollouts import Rollout
+from dttrl.scoring import ScoredQuestion
+from dttrl.training import records
+from dttrl.training.checkpoint import (
+    RunState,
+    checkpoint_path,
+    list_checkpoints,
+    load_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from dttrl.training.evaluation import evaluation_summary, evaluation_table
+from dttrl.training.metrics import rollout_metrics, step_metrics
+from dttrl.training.observer import Observer, Silent
+from dttrl.training.policy import TrainingRow, UpdateStatistics
+from dttrl.training.run_folder import RunFolder, check_run, create_run, find_config
+from dttrl.training.schedule import batch_indices, learning_rate, steps_per_epoch
+from dttrl.training.setup import Workbench, open_workbench, read_splits
+from dttrl.training_signal import ScoredBatch, SignalSettings, TrainingSignal, training_signal
+
+_RESUME_MAY_CHANGE = frozenset({"device", "threads"})
+
+
+def train(config: TrainConfig, *, observer: Observer | None = None, overwrite: bool = False) -> Path:
+    """Run label-free training to its end and return the run folder.
+
+    Raises :class:`InputError` before the run folder is made for anything wrong with questions, model or
+    settings, and :class:`OutputExistsError` where the folder exists and ``overwrite`` is not set.
+    """
+    check_run(config.run, overwrite=overwrite)
+    bench = open_workbench(config, config.model, read_splits(config))
+    create_run(config.run, dump_config(config), overwrite=overwrite)
+    return _Run(config, bench, observer or Silent()).go()
+
+
+def resume(
+    run: Path, *, observer: Observer | None = None, overrides: Mapping[str, object] | None = None
+) -> Path:
+    """Continue an interrupted run from its last checkpoint, to the bits of an uninterrupted one on a CPU.
+
+    Only ``device`` and ``threads`` may be changed. A finished run is left as it is.
+    """
+    refused = sorted(set(overrides or {}) - _RESUME_MAY_CHANGE)
+    if refused:
+        flag = refused[0].replace("_", "-")
+        raise InputError(f"--{flag} cannot change in a resumed run; start another run with it")
+    config = load_config(TrainConfig, find_config(run), {**(overrides or {}), "run": run})
+    splits = read_splits(config)
+    saved = list_checkpoints(run / "checkpoints")
+    model = str(checkpoint_path(run / "checkpoints", saved[-1]) / "model") if saved else config.model
+    bench = open_workbench(config, model, splits)
+    return _Run(config, bench, observer or Silent()).go(checkpoint=saved[-1] if saved else 0)
+
+
+class _Run:
+    def __init__(self, config: TrainConfig, bench: Workbench, observer: Observer) -> None:
+        self.config, self.bench, self.observer = config, bench, observer
+        self.method = find_method(config.method)
+        self.questions = bench.splits["train"]
+        self.total = config.steps or config.episodes * steps_per_epoch(
+            len(self.questions), config.questions_per_step
+        )
+        self.folder = RunFolder(config.run, bench.metadata)
+        self.state = RunState(step=0)
+        self.history = History(window=config.history_window)
+        self.signal_settings = SignalSettings(
+            n_train=config.train_samples,
+            select=config.select,
+            tau=config.tau,
+            diversity_over=config.diversity_over,
+            f_vote=config.f_vote,
+            reject=config.reject,
+            monotone=config.monotone,
+            centre=config.centre,
+        )
+
+    def go(self, *, checkpoint: int = 0) -> Path:
+        """Algorithm 1 of the paper, with evaluations and checkpoints between its steps."""
+        config = self.config
+        self.observer.start(config.model_copy(update={"steps": self.total}), config.run)
+        with self.bench:
+            if checkpoint:
+                self.state, self.history = load_checkpoint(
+                    checkpoint_path(self.folder.checkpoints, checkpoint),
+                    self.bench.policy.optimizer,
+                    history_window=config.history_window,
+                )
+            self.folder.rewind(checkpoint)
+            if not checkpoint:
+                self._evaluate(step=0)
+            for step in range(self.state.step + 1, self.total + 1):
+                self._step(step)
+                last = step == self.total
+                if last or (config.eval_every and step % config.eval_every == 0):
+                    self._evaluate(step)
+                self.state = RunState(step, self.state.best_step, self.state.best_score)
+                if last or (config.checkpoint_every and step % config.checkpoint_every == 0):
+                    self._checkpoint()
+        self.observer.end(config.run)
+        return config.run
+
+    def _step(self, step: int) -> None:
+        config, clock = self.config, _Clock()
+        chosen = batch_indices(step, len(self.questions), config.questions_per_step, seed=config.seed)
+        questions = [self.questions[i] for i in chosen]
+        rollouts = self.bench.sample(questions, config.votes, step, self.observer)
+        clock.lap("sample")
+        scored = [
+            self.bench.score(group, question) for group, question in zip(rollouts, questions, strict=True)
+        ]
+        batch = _batch(step, scored, self.config)
+        clock.lap("score")
+        signal, self.history = training_signal(batch, self.history, self.method, self.signal_settings)
+        clock.lap("label")
+        rate = learning_rate(
+            step, self.total, peak=config.learning_rate, warmup=config.warmup, schedule=config.schedule
+        )
+        update = self.bench.policy.update(
+            self._training_rows(questions, rollouts, signal),
+            learning_rate=rate,
+            progress=lambda done, total: self.observer.phase("update", done, total),
+        )
+        clock.lap("update")
+        self._record(batch, questions, rollouts, scored, signal)
+        clock.lap("write")
+        metrics = {
+            "step": step,
+            "total_steps": self.total,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            **step_metrics(batch, signal),
+            **rollout_metrics(rollouts),
+            **_update_metrics(update, rate),
+            **clock.seconds,
+        }
+        self.folder.append_metrics(metrics)
+        self.observer.step(step, metrics)
+
+    def _training_rows(
+        self,
+        questions: Sequence[Question],
+        rollouts: Sequence[Sequence[Rollout]],
+        signal: TrainingSignal,
+    ) -> list[list[TrainingRow]]:
+        return [
+            [
+                TrainingRow(self.bench.prompt_ids[question.id], group[g].token_ids, float(advantage))
+                for g, advantage in zip(trained_M, advantage_M, strict=True)
+            ]
+            for question, group, trained_M, advantage_M in zip(
+                questions, rollouts, signal.trained_BM, signal.advantage_BM, strict=True
+            )
+        ]
+
+    def _record(
+        self,
+        batch: ScoredBatch,
+        questions: Sequence[Question],
+        rollouts: Sequence[Sequence[Rollout]],
+        scored: Sequence[ScoredQuestion],
+        signal: TrainingSignal,
+    ) -> None:
+        if self.config.keep_rollouts:
+            table = records.rollout_table(
+                rollouts, questions, scored, signal, keep_tokens=self.config.keep_tokens
+            )
+            self.folder.write_rollouts(batch.step, table)
+        self.folder.add_table("labels", records.label_table(batch, questions, scored, signal))
+        history = records.history_table(batch, questions, signal, self.method)
+        if history is not None:
+            self.folder.add_table("history", history)
+        self.folder.flush("labels")
+
+    def _evaluate(self, step: int) -> None:
+        started = time.perf_counter()
+        scores = {}
+        for split, scored in self.bench.evaluate(step, self.observer):
+            table = evaluation_table(step, split, scored)
+            self.folder.add_table("evaluations", table)
+            summary = evaluation_summary(table)
+            scores[split] = float(summary[f"avg@{self.config.eval_samples}"])
+            self.observer.evaluation(step, split, {**summary, "seconds": time.perf_counter() - started})
+        self.folder.flush("evaluations")
+        score = scores.get("heldout", scores.get("train"))
+        best = self.state.best_score
+        if step and score is not None and (best is None or score > best):
+            self.state = RunState(self.state.step, step, score)
+
+    def _checkpoint(self) -> None:
+        self.folder.flush("history")
+        save_checkpoint(
+            self.folder.checkpoints,
+            self.state,
+            save_model=self.bench.save_model,
+            optimizer=self.bench.policy.optimizer,
+            history=self.history,
+        )
+        prune_checkpoints(self.folder.checkpoints, self.state)
+
+
+class _Clock:
+    """Seconds of the phases of a step, under the names of ``metrics.jsonl``."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[f"seconds_{name}"] = round(now - self._last, 4)
+        self._last = now
+
+
+def _batch(step: int, scored: Sequence[ScoredQuestion], config: TrainConfig) -> ScoredBatch:
+    golds = [question.gold_class for question in scored]
+    known = [gold for gold in golds if gold is not None]
+    return ScoredBatch(
+        step=step,
+        class_BG=np.stack([question.class_G for question in scored]),
+        confidence_BG=np.stack([question.confidence_G for question in scored]),
+        measure=config.measure,
+        gold_class_B=np.array(known, dtype=np.int32) if len(known) == len(golds) else None,
+    )
+
+
+def _update_metrics(update: UpdateStatistics, rate: float) -> dict[str, float]:
+    return {
+        "loss": update.loss,
+        "kl": update.kl,
+        "clip_fraction": update.clip_fraction,
+        "grad_norm": update.grad_norm,
+        "updates": update.n_updates,
+        "trained_rollouts": update.n_rollouts,
+        "learning_rate": rate,
+    }

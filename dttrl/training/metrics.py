@@ -1,0 +1,108 @@
+"""The numbers of one training step, under TTRL's names where TTRL has them (arXiv:2504.16084)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dttrl.rollouts import Rollout
+from dttrl.separation import auroc
+from dttrl.training_signal import ScoredBatch, TrainingSignal
+
+FloatArray = NDArray[np.float64]
+
+
+def step_metrics(batch: ScoredBatch, signal: TrainingSignal) -> dict[str, float | str | None]:
+    """Return what the votes of a step were and, where gold answers exist, how good they were.
+
+    Ratios are over all voted rollouts; the ``post_`` ones over the trained. Gold answers are only measured
+    with here.
+    """
+    n_votes, n_trained = batch.class_BG.shape[1], signal.trained_BM.shape[1]
+    metrics: dict[str, float | str | None] = {
+        "majority_ratio": float(signal.vote.majority_ratio_R.mean()),
+        "label_ratio": float(signal.vote.label_ratio_R.mean()),
+        "majority_voting_reward": float(signal.reward_BG.mean()),
+        "diversity": float(signal.diversity_B.mean()),
+        "diversity_weight": float(signal.weight_B.mean()),
+        "no_answer_rate": float((batch.class_BG < 0).mean()),
+        "no_label": float((signal.label_B < 0).mean()),
+        "ties": float(signal.vote.tie_R.mean()),
+        "advantage_abs": float(np.abs(signal.advantage_BM).mean()),
+        "confidence_mean": _finite_mean(batch.confidence_BG),
+        "confidence_missing": float((~np.isfinite(batch.confidence_BG)).mean()),
+    }
+    metrics |= _mixture_metrics(signal)
+    if batch.gold_class_B is not None:
+        metrics |= _gold_metrics(batch, signal, batch.gold_class_B, n_votes, n_trained)
+    return metrics
+
+
+def rollout_metrics(rollouts: Sequence[Sequence[Rollout]]) -> dict[str, float]:
+    """Return lengths, truncation and the mean token entropy (nats) of a step's rollouts."""
+    flat = [rollout for group in rollouts for rollout in group]
+    lengths = np.array([rollout.num_tokens for rollout in flat], dtype=np.float64)
+    entropies = np.concatenate([rollout.token_entropy for rollout in flat]) if flat else np.empty(0)
+    return {
+        "tokens": float(lengths.sum()),
+        "mean_tokens": float(lengths.mean()),
+        "truncated_rate": float(np.mean([rollout.finish_reason == "length" for rollout in flat])),
+        "entropy": _finite_mean(entropies.astype(np.float64)),
+    }
+
+
+def _gold_metrics(
+    batch: ScoredBatch, signal: TrainingSignal, gold_B: NDArray[np.int32], n_votes: int, n_trained: int
+) -> dict[str, float | str | None]:
+    correct_BG = (batch.class_BG == gold_B[:, None]) & (batch.class_BG >= 0)
+    rewarded_BG = signal.reward_BG > 0
+    trained_correct_BM = np.take_along_axis(correct_BG, signal.trained_BM, axis=1)
+    trained_rewarded_BM = np.take_along_axis(rewarded_BG, signal.trained_BM, axis=1)
+    return {
+        "label_accuracy": float(((signal.label_B == gold_B) & (gold_B >= 0)).mean()),
+        "majority_accuracy": float(((signal.vote.majority_R == gold_B) & (gold_B >= 0)).mean()),
+        "reward_accuracy": float((rewarded_BG == correct_BG).mean()),
+        "ground_truth_ratio": float(correct_BG.mean()),
+        f"pass@{n_votes}": float(correct_BG.any(axis=1).mean()),
+        "post_reward_accuracy": float((trained_rewarded_BM == trained_correct_BM).mean()),
+        "post_ground_truth_ratio": float(trained_correct_BM.mean()),
+        f"post_pass@{n_trained}": float(trained_correct_BM.any(axis=1).mean()),
+        "auroc": auroc(batch.confidence_BG.ravel(), correct_BG.ravel()),
+        "auroc_within": _mean_auroc(batch.confidence_BG, correct_BG),
+    }
+
+
+def _mixture_metrics(signal: TrainingSignal) -> dict[str, float | str | None]:
+    if signal.progressive is None or signal.distrivote is None:
+        return {}
+    mixture = signal.progressive.mixture
+    return {
+        "fallbacks": float((signal.distrivote.fallback_R > 0).mean()),
+        "rejections": float((signal.distrivote.rejected_R >= 0).mean()),
+        "positive_rate": float(signal.distrivote.n_pos_R.sum() / signal.reward_BG.size),
+        "mixture_mean_neg": mixture.mean_neg,
+        "mixture_std_neg": mixture.std_neg,
+        "mixture_weight_neg": mixture.weight_neg,
+        "mixture_mean_pos": mixture.mean_pos,
+        "mixture_std_pos": mixture.std_pos,
+        "mixture_weight_pos": mixture.weight_pos,
+        "mixture_degenerate": mixture.degenerate,
+        "shift": signal.progressive.shift,
+        "pool_size": float(signal.progressive.pool_size),
+    }
+
+
+def _mean_auroc(confidence_BG: FloatArray, correct_BG: NDArray[np.bool_]) -> float:
+    """AUROC within each question, averaged over those that have both right and wrong rollouts."""
+    values = [
+        auroc(confidence_G, correct_G)
+        for confidence_G, correct_G in zip(confidence_BG, correct_BG, strict=True)
+    ]
+    return _finite_mean(np.array(values))
+
+
+def _finite_mean(values: FloatArray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else float("nan")

@@ -1,0 +1,47 @@
+"""What a training run tells whoever watches it; the library itself prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from dttrl.config import TrainConfig
+
+
+class Observer(Protocol):
+    """Called in the order of events; must not change what it is given."""
+
+    def start(self, config: TrainConfig, run: Path) -> None:
+        """Say that the run begins or goes on."""
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        """Say how far a part of a step (sample, score, update, evaluate) is."""
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Say that a step is done; ``metrics`` is its line of ``metrics.jsonl``."""
+
+    def evaluation(self, step: int, split: str, summary: Mapping[str, Any]) -> None:
+        """Say how the policy after ``step`` steps does on a split."""
+
+    def end(self, run: Path) -> None:
+        """Say that the run is complete."""
+
+
+class Silent:
+    """An observer that ignores everything."""
+
+    def start(self, config: TrainConfig, run: Path) -> None:
+        """Ignore the start."""
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        """Ignore the progress."""
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Ignore the step."""
+
+    def evaluation(self, step: int, split: str, summary: Mapping[str, Any]) -> None:
+        """Ignore the evaluation."""
+
+    def end(self, run: Path) -> None:
+        """Ignore the end."""

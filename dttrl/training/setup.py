@@ -1,0 +1,239 @@
+"""What a run works with: questions, prompts, policy, sampler and grader; opened once, closed at the end."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+import dttrl
+from dttrl.answers.grading import Grader
+from dttrl.confidence import Region
+from dttrl.config import TrainConfig
+from dttrl.errors import InputError
+from dttrl.methods import find_method
+from dttrl.questions import BOXED_SUFFIX, Question, read_questions, render
+from dttrl.rollouts import Rollout
+from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.models import LoadedModel, load_model, resolve_device, resolve_dtype, save_model
+from dttrl.sampling.settings import SamplingSettings
+from dttrl.sampling.transformers import TransformersSampler
+from dttrl.scoring import ScoredQuestion, score_question
+from dttrl.training.evaluation import evaluation_settings, requests_of
+from dttrl.training.observer import Observer
+from dttrl.training.policy import Policy, UpdateSettings
+
+Splits = Mapping[str, list[Question]]
+
+
+def read_splits(config: TrainConfig) -> Splits:
+    """Read the training and, where given, the held-out questions; checks what the method needs of them."""
+
+    def read(path: Path, limit: int | None) -> list[Question]:
+        return read_questions(
+            path,
+            prompt_column=config.prompt_column,
+            answer_column=config.answer_column,
+            id_column=config.id_column,
+            source_column=config.source_column,
+            limit=limit,
+        )
+
+    splits = {"train": read(config.questions, config.limit)}
+    if config.heldout is not None:
+        splits["heldout"] = read(config.heldout, None)
+    if find_method(config.method).label == "ground-truth":
+        for question in splits["train"]:
+            if question.answer is None:
+                raise InputError(
+                    f"{config.questions}: question {question.id!r} has no answer in column "
+                    f"{config.answer_column!r}; method {config.method} labels with gold answers"
+                )
+    return splits
+
+
+@dataclass
+class Workbench:
+    """The opened parts of a run; a context manager that ends the grader's worker."""
+
+    config: TrainConfig
+    splits: Splits
+    prompt_ids: dict[str, tuple[int, ...]]
+    heldout_ids: dict[str, tuple[int, ...]]
+    loaded: LoadedModel
+    policy: Policy
+    sampler: TransformersSampler
+    grader: Grader
+    metadata: dict[str, object]
+
+    def __enter__(self) -> Workbench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.grader.close()
+
+    def sample(
+        self, questions: Sequence[Question], n: int, step: int, observer: Observer
+    ) -> list[list[Rollout]]:
+        """Return n training rollouts of each question, in the order of the questions."""
+        config = self.config
+        settings = SamplingSettings(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k,
+            max_new_tokens=config.max_new_tokens,
+            stop=config.stop,
+            k=config.k,
+            seed=config.seed,
+            batch_size=config.batch_size,
+        )
+        prompts = [self.prompt_ids[question.id] for question in questions]
+        return self._collect(requests_of(questions, prompts, n, step), settings, observer, "sample")
+
+    def score(self, rollouts: Sequence[Rollout], question: Question) -> ScoredQuestion:
+        """Return answers, classes and confidences of one question's rollouts."""
+        config = self.config
+        return score_question(
+            rollouts,
+            gold=question.answer,
+            grader=self.grader,
+            region=Region.parse(config.region),
+            measure=config.measure,
+            kind=config.kind,
+            last_number=config.last_number,
+        )
+
+    def evaluate(
+        self, step: int, observer: Observer
+    ) -> Iterator[tuple[str, list[tuple[Question, ScoredQuestion]]]]:
+        """Yield, for each split that has gold answers, its questions with their scored samples."""
+        for split, questions in self.splits.items():
+            graded = [question for question in questions if question.answer is not None]
+            if not graded:
+                continue
+            ids = self.prompt_ids if split == "train" else self.heldout_ids
+            requests = requests_of(
+                graded, [ids[question.id] for question in graded], self.config.eval_samples, step
+            )
+            settings = evaluation_settings(self.config, split)
+            rollouts = self._collect(requests, settings, observer, f"evaluate {split}")
+            yield (
+                split,
+                [
+                    (question, self.score(group, question))
+                    for question, group in zip(graded, rollouts, strict=True)
+                ],
+            )
+
+    def save_model(self, folder: Path) -> None:
+        """Write the policy as a Hugging Face folder."""
+        save_model(self.loaded, folder)
+
+    def _collect(
+        self, requests: Sequence[SampleRequest], settings: SamplingSettings, observer: Observer, phase: str
+    ) -> list[list[Rollout]]:
+        found: dict[str, list[Rollout]] = {}
+        for group in self.sampler.sample(requests, settings):
+            found[group[0].query_id] = group
+            observer.phase(phase, len(found), len(requests))
+        return [found[request.query_id] for request in requests]
+
+
+def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench:
+    """Load the model (``model`` may be a checkpoint of the run) and prepare everything a step needs."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device = resolve_device(config.device)
+    arithmetic = resolve_dtype(config.dtype, device)
+    if arithmetic == torch.float16:
+        raise InputError("--dtype float16 cannot train without loss scaling; use bfloat16 or float32")
+    # Weights are float32 whatever the arithmetic: a step of 5e-7 is lost in bfloat16's three digits.
+    from_hub = model == config.model
+    loaded = load_model(
+        model,
+        device=device,
+        dtype=torch.float32,
+        revision=config.revision if from_hub else None,
+        trust_remote_code=config.trust_remote_code,
+    )
+    reference = None
+    if config.beta > 0:
+        reference = load_model(
+            config.model,
+            device=device,
+            dtype=torch.float32,
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+        ).model
+    autocast_dtype = None if arithmetic == torch.float32 else arithmetic
+    settings = UpdateSettings(
+        temperature=config.temperature,
+        questions_per_update=config.questions_per_update,
+        micro_batch_tokens=config.micro_batch_tokens,
+        weight_decay=config.weight_decay,
+        clip_epsilon=config.clip_epsilon,
+        beta=config.beta,
+        max_grad_norm=config.max_grad_norm,
+    )
+    pad_id = loaded.tokenizer.pad_token_id
+    policy = Policy(
+        loaded.model,
+        settings,
+        pad_id=loaded.eos_ids[0] if pad_id is None else pad_id,
+        reference=reference,
+        autocast_dtype=autocast_dtype,
+    )
+    return Workbench(
+        config=config,
+        splits=splits,
+        prompt_ids=prompt_ids(config, splits["train"], loaded),
+        heldout_ids=prompt_ids(config, splits.get("heldout", []), loaded),
+        loaded=loaded,
+        policy=policy,
+        sampler=TransformersSampler(
+            loaded.model, loaded.tokenizer, loaded.eos_ids, autocast_dtype=autocast_dtype
+        ),
+        grader=Grader(kind=config.kind),
+        metadata=_metadata(config, loaded),
+    )
+
+
+def prompt_ids(
+    config: TrainConfig, questions: Sequence[Question], loaded: LoadedModel
+) -> dict[str, tuple[int, ...]]:
+    """Return the rendered and tokenised prompt of each question by id."""
+    suffix = BOXED_SUFFIX if config.suffix is None else config.suffix
+    found = {}
+    for question in questions:
+        text = render(question, config.template, suffix=suffix, system=config.system, chat=loaded.chat)
+        found[question.id] = loaded.encode(text, chat=config.template.startswith("chat"))
+    return found
+
+
+def _metadata(config: TrainConfig, loaded: LoadedModel) -> dict[str, Any]:
+    return {
+        "dttrl_version": dttrl.__version__,
+        "backend": "transformers",
+        "torch_version": torch.__version__,
+        "python_version": platform.python_version(),
+        "model": config.model,
+        "revision": loaded.revision,
+        "method": config.method,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": config.top_k,
+        "max_new_tokens": config.max_new_tokens,
+        "seed": config.seed,
+        "k": config.k,
+        "logprobs_mode": "raw",
+        "template": config.template,
+        "measure": config.measure,
+        "region": config.region,
+    }
