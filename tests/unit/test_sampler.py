@@ -90,14 +90,21 @@ def sampled(
 def reference(
     model: Any, prompt: Sequence[int], uniforms: np.ndarray, temperature: float
 ) -> tuple[list[int], np.ndarray]:
-    """Ids and (confidence, log-probability, entropy) a token: whole sequence, no cache, numpy in float64."""
+    """Ids, and the four statistics of each token: whole sequence, no cache, numpy in float64."""
     ids, numbers = list(prompt), []
     for u in uniforms:
         logits = model.eval()(input_ids=torch.tensor([ids])).logits[0, -1].double().numpy()
         logprob = logits - np.logaddexp.reduce(logits)
         p = np.exp(logits / temperature - np.logaddexp.reduce(logits / temperature))
         token = int(np.argmax(np.cumsum(p) > u * p.sum()))
-        numbers.append((-np.sort(logprob)[-20:].mean(), logprob[token], -(np.exp(logprob) * logprob).sum()))
+        numbers.append(
+            (
+                -np.sort(logprob)[-20:].mean(),
+                logprob[token],
+                -(np.exp(logprob) * logprob).sum(),
+                -logprob.mean() - np.log(len(logprob)),
+            )
+        )
         ids.append(token)
         if token == EOS:
             break
@@ -121,7 +128,12 @@ def test_agrees_with_a_loop_without_cache_batch_or_padding(kind: str, batch_size
         ids, numbers = reference(model, prompts[query_id], uniforms, 0.7)
         assert rollout.token_ids.tolist() == ids
         assert rollout.finish_reason == ("stop" if ids[-1] == EOS else "length")
-        found = (rollout.token_confidence, rollout.token_logprob, rollout.token_entropy)
+        found = (
+            rollout.token_confidence,
+            rollout.token_logprob,
+            rollout.token_entropy,
+            rollout.token_self_certainty,
+        )
         np.testing.assert_allclose(np.stack(found), numbers, rtol=1e-4, atol=1e-5)
 
 

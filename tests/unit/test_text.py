@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from dttrl.sampling.text import StopStrings, TextDecoder
+from dttrl.sampling.text import _BYTE_OF, StopStrings, TextDecoder
 
 
 def wrapped(backend: Tokenizer) -> PreTrainedTokenizerFast:
@@ -84,6 +84,19 @@ def test_byte_level_offsets_are_exact_inside_characters(text: str) -> None:
         position += len(plain.encode() if plain == "<think> x" else plain)
     assert offsets.tolist() == [*expected, len(text)]
     assert offsets.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [(b"a\xff\xc3b", [0, 1, 2, 3]), (b"\xe2\x82", [0, 0]), (b"\xc3\xa9\xe2\x82b\xff", [0, 0, 1, 1, 2, 3])],
+)
+def test_bytes_that_are_no_utf8_share_their_replacement_character(data: bytes, expected: list[int]) -> None:
+    tokenizer = byte_level()
+    spelling = {value: key for key, value in _BYTE_OF.items()}
+    ids = tokenizer.convert_tokens_to_ids([spelling[byte] for byte in data])
+    text, offsets = TextDecoder(tokenizer).decode(np.array(ids, dtype=np.int32))
+    assert text == data.decode("utf-8", "replace") == decode(tokenizer, ids)
+    assert offsets.tolist() == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
