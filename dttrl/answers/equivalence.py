@@ -101,6 +101,9 @@ def _compare(a: Node, b: Node, leaf: Leaf) -> Verdict | None:
         return Verdict.NO
     if a.op in ("rel", "label") or b.op in ("rel", "label"):
         return _compare_relations(a, b, leaf)
+    if _is_assignment(a) != _is_assignment(b):
+        a, b = (a, b) if _is_assignment(a) else (b, a)
+        return _compare_assignment(a, b, leaf)
     if "list" in (a.op, b.op):
         return _unordered(_members(a), _members(b), leaf)
     if a.op == b.op == "word":  # of single letters, only those of choices may differ in case
@@ -136,6 +139,25 @@ def _word_as_math(node: Node) -> Node:
 
 def _members(node: Node) -> tuple[Node, ...]:
     return node.args if node.op == "list" else (node,)
+
+
+def _is_assignment(node: Node) -> bool:
+    """``x=2, y=3``: a list whose members have names of their own."""
+    return (
+        node.op == "list"
+        and all(member.op == "label" for member in node.args)
+        and len({member.name for member in node.args}) == len(node.args)
+    )
+
+
+def _compare_assignment(assignment: Node, other: Node, leaf: Leaf) -> Verdict | None:
+    """``x=2, y=3`` is (2,3) and "2,3" but not "3,2": the names, in their order, give the places."""
+    members = sorted(assignment.args, key=lambda member: member.name)
+    if other.op not in ("group", "list") or len(other.args) != len(members):
+        return Verdict.NO
+    if other.op == "group" and other.name != "()":
+        return Verdict.NO
+    return _all([_compare(x.args[0], y, leaf) for x, y in zip(members, other.args, strict=True)])
 
 
 def _compare_relations(a: Node, b: Node, leaf: Leaf) -> Verdict | None:

@@ -47,12 +47,22 @@ _COMMANDS: Final = {
     "enspace": " ", "thinspace": " ", "newline": " ", "normalsize": " ", "centering": " ", "rm": " ",
     "bf": " ", "hfill": " ", "big": "", "Big": "", "bigg": "", "Bigg": "", "bigl": "", "bigr": "",
     "Bigl": "", "Bigr": "", "biggl": "", "biggr": "", "Biggl": "", "Biggr": "",
+    "tiny": " ", "small": " ", "large": " ", "Large": " ", "LARGE": " ", "huge": " ", "Huge": " ",
+    "bar": r"\overline", "mathstrut": "", "strut": "", "scriptstyle": " ", "boldmath": " ", "it": " ",
 }  # fmt: skip
 
 _WRAPPERS: Final = (
     "text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal|mbox|"
     "hbox|operatorname|boldsymbol|bm|emph|underline|boxed|fbox|framebox|ensuremath|unit"
 )
+_INVISIBLE: Final = re.compile(r"\\(?:[hv]?phantom|[hv]space\*?|label|tag\*?|kern)\s*\{[^{}]*\}")
+_COUNTING: Final = re.compile(
+    r"(?:\{\})?(?P<way>[_^])\{?(?P<n>\d{1,4})\}?(?P<what>[CP])_\{?(?P<k>\d{1,4})\}?|C\((?P<of>\d{1,4}),(?P<take>\d{1,4})\)"
+)
+_BASES: Final = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
+    "eleven": 11, "twelve": 12, "sixteen": 16,
+}  # fmt: skip
 _WRAPPER: Final = re.compile(r"\\(" + _WRAPPERS + r"|textcolor|color)\*?\s*\{")
 
 
@@ -90,14 +100,14 @@ def _normalize_long(answer: str) -> str:
 def _normalize(answer: str) -> str:
     text = _from_unicode(answer)
     text = _drop_delimiters(text)
-    text = _join_thousands(text)
+    text = _join_thousands(_INVISIBLE.sub("", text))
     text, unit = wrapped_unit(text)
     text = _choice_label(_unwrap(text))
     text = _latex_spelling(text)
     if not unit:
         text, unit = plain_unit(text)
     text = _strip_outer(_trim(text))
-    text = _fractions(_spaces(text))
+    text = _counting(_fractions(_spaces(text)))
     if text == r"\ldots" or not any(c.isalnum() or c in "\\?" for c in text):
         return ""
     return f"{text}\\unit{{{unit}}}" if unit else text
@@ -144,6 +154,7 @@ def _drop_delimiters(text: str) -> str:
 
 
 def _join_thousands(text: str) -> str:
+    text = re.sub(r"(?<=\d)\{,\}(?=\d{1,2}(?!\d))(?!.*\{,\}.*\{,\})", ".", text)  # 3{,}14 has a decimal comma
     text = re.sub(
         r"(?<=\d)\{([,:.])\}(?=\d)", r"\1" if not re.search(r"\d\{,\}\d{3}", text) else _brace, text
     )
@@ -203,6 +214,7 @@ def _choice_label(text: str) -> str:
         r"\s*(?:(?i:option|choice|answer)\s*)?\(([A-J])\)\s*[:.)]?\s+(?!and\b|or\b)[0-9A-Za-z$]", text
     )
     word = re.fullmatch(r"\s*(?i:option|choice|answer)\s*:?\s*\(?([A-Ja-j])\)?\s*\.?\s*", text)
+    word = word or re.fullmatch(r"\s*([A-J])\s*\)[\s.]*", text)
     found = label or word
     return found[1].upper() if found else text
 
@@ -210,8 +222,41 @@ def _choice_label(text: str) -> str:
 def _latex_spelling(text: str) -> str:
     text = re.sub(r"\\([a-zA-Z]+)", lambda m: _COMMANDS.get(m[1], m[0]), text)
     text = re.sub(r"\s+!=\s*", "≠", text).replace("...", r"\ldots ")
+    text = re.sub(r"\{([^{}\\]*)\\over(?![a-z])([^{}\\]*)\}", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\{([^{}\\]*)\\choose(?![a-z])([^{}\\]*)\}", r"\\binom{\1}{\2}", text)
+    text = _repeating(text)
     text = re.sub(r"(?<![a-zA-Z\\])(?:infinity|infty|inf|Infinity)(?![a-zA-Z])", r"\\infty", text)
     return text.replace(r"\#", "").replace("**", "^") if not text.endswith("**") else text.rstrip("*")
+
+
+def _repeating(text: str) -> str:
+    r"""Write ``0.(3)``, ``0.\dot{3}`` and ``0.333...`` as ``0.\overline{3}``."""
+    if "." not in text:
+        return text
+    text = re.sub(r"(?<=\.)\((\d{1,40})\)", r"\\overline{\1}", text)
+    text = re.sub(r"(\.\d*)\\dot\s*\{?(\d)\}?(?!\d*\\dot)", r"\1\\overline{\2}", text)
+    text = re.sub(r"(\.\d*)\\overline\s*(\d)(?!\d)", r"\1\\overline{\2}", text)
+    return re.sub(
+        r"(?<![\d.])(\d+\.\d{0,40}?)(?:(\d)\2{2,60}|(\d{2,12}?)\3{2,20}|(\d{6,12}?)\4)\s*\\ldots\s*$",
+        lambda m: rf"{m[1]}\overline{{{m[2] or m[3] or m[4]}}}",
+        text,
+    )
+
+
+def _counting(text: str) -> str:
+    r"""Write ``C(10,4)`` and ``{}_{10}C_4`` as binomials, ``{}_{10}P_4`` as a quotient; bases as numbers."""
+    if "_" not in text and "C(" not in text:
+        return text
+    text = re.sub(r"_\{base ?(\d{1,2})\}", r"_{\1}", text)
+    text = re.sub(r"_\{(?:base )?([a-z]+)\}", lambda m: f"_{_BASES[m[1]]}" if m[1] in _BASES else m[0], text)
+    return _COUNTING.sub(_counted, text)
+
+
+def _counted(match: re.Match[str]) -> str:
+    n, k = match["n"] or match["of"], match["k"] or match["take"]
+    if match["what"] == "P":
+        return rf"\frac{{{n}!}}{{({n}-{k})!}}"
+    return rf"\binom{{{n}}}{{{k}}}"
 
 
 def _trim(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from math import gcd
 from typing import Final
 
 from dttrl.answers.exact import INFINITY, BrokenError, Node, UnreadableError, make
@@ -18,6 +19,16 @@ from dttrl.answers.expressions import balanced, is_number, parse_expression, spl
 _RELATIONS: Final = frozenset({"=", "≈", "<", ">", "<=", ">=", "≠", "\\in"})
 _SEPARATORS: Final = frozenset({",", ";", "and", "or"})
 _LABEL_COMMANDS: Final = re.compile(r"\\(?:angle|triangle|frac|overline|vec|[A-Z]?[a-z]{2,7})")
+
+
+_REALS: Final = Node("group", (make("neg", INFINITY), INFINITY), name="()")
+_NAMED_SETS: Final = {
+    **dict.fromkeys(("all real numbers", "all reals", "all real values", "the real numbers"), _REALS),
+    **dict.fromkeys(
+        ("no solution", "no solutions", "empty set", "the empty set", "there is no solution"),
+        Node("text", name="\\emptyset"),
+    ),
+}
 
 
 @lru_cache(maxsize=4096)
@@ -39,7 +50,9 @@ def _read(text: str) -> Node:
     if re.fullmatch(r"[0-9A-Z]*[0-9][0-9A-Z]*_\{?[0-9]+\}?", text):
         return Node("base", name=re.sub(r"[{}]", "", text))
     if re.fullmatch(r"\d+(?::\d+)+", text):
-        return Node("text", name=text)
+        return _ratio(text)
+    if text.casefold() in _NAMED_SETS:
+        return _NAMED_SETS[text.casefold()]
     if re.fullmatch(r"[A-Za-z]{2,3}|[A-Za-z]", text) and tokenize(text) == [text]:
         return Node("word", name=text)
     try:
@@ -66,19 +79,45 @@ def _items(tokens: Sequence[str]) -> Node:
         items += _item(piece)
     if not items:
         raise BrokenError("no item")
+    if len(items) > 1 and "or" in tokens and len({_interval_of(item) for item in items} - {""}) == 1:
+        if all(_interval_of(item) for item in items):  # x<2 or x>3
+            return Node("label", (Node("union", tuple(item.args[0] for item in items)),), name=items[0].name)
     return items[0] if len(items) == 1 else Node("list", tuple(items))
+
+
+def _interval_of(node: Node) -> str:
+    """Name of the variable whose interval this is; ``""`` for all else."""
+    return node.name if node.op == "label" and node.args[0].op == "group" and len(node.args) == 1 else ""
+
+
+def _ratio(text: str) -> Node:
+    """``4:30`` is a time of day, ``2:4`` a ratio in lowest terms."""
+    parts = text.split(":")
+    clock = len(parts[0]) <= 2 and int(parts[0]) <= 24 and all(len(p) == 2 and int(p) < 60 for p in parts[1:])
+    if clock or any(len(p) > 30 for p in parts):
+        return Node("text", name=text)
+    common = gcd(*(int(p) for p in parts)) or 1
+    return Node("text", name=":".join(str(int(p) // common) for p in parts))
 
 
 def _item(tokens: Sequence[str]) -> list[Node]:
     r"""One item; ``a \pm b`` gives two, and the members of a set are items of the list."""
+    if tokens[0] == "\\{" and _closes_at_end(tokens) and len(tokens) > 2:
+        return _set(tokens[1:-1])
     if "\\pm" in tokens or "\\mp" in tokens:
         swap = {"\\pm": ("+", "-"), "\\mp": ("-", "+")}
         variants = [[swap[t][side] if t in swap else t for t in tokens] for side in (0, 1)]
         return [_single(variants[0]), _single(variants[1])]
-    if tokens[0] == "\\{" and _closes_at_end(tokens) and len(tokens) > 2:
-        inner = _items(tokens[1:-1])
-        return list(inner.args) if inner.op == "list" else [inner]
     return [_single(tokens)]
+
+
+def _set(tokens: Sequence[str]) -> list[Node]:
+    """Members of a set, without repetitions; ``x | x > 2`` is the interval."""
+    if len(tokens) > 3 and tokens[1] in ("|", ":", "\\mid") and tokens[0] in tokens[2:]:
+        return [_single(tokens[2:])]
+    inner = _items(tokens)
+    members = inner.args if inner.op == "list" else (inner,)
+    return [member for index, member in enumerate(members) if member not in members[:index]]
 
 
 def _single(tokens: Sequence[str]) -> Node:
@@ -107,7 +146,7 @@ def _relation(parts: list[list[str]], relations: list[str]) -> Node:
     relations = ["=" if r == "≈" else r for r in relations]
     labels = ["".join(p) if is_label(p) else "" for p in parts]
     if relations == ["\\in"] and labels[0]:
-        return _single(parts[1])
+        return Node("label", (_single(parts[1]),), name=labels[0])
     if set(relations) == {"="}:
         if not labels[0]:
             return Node("rel", tuple(_value(p) for p in parts), name="=")
@@ -131,11 +170,11 @@ def _inequality(parts: list[list[str]], relations: list[str], labels: list[str])
         at = named[0]
         below = _value(parts[0]) if at > 0 else make("neg", INFINITY)
         above = _value(parts[-1]) if at < len(parts) - 1 else INFINITY
-        closed_below = at > 0 and relations[0] == "<="
-        closed_above = at < len(parts) - 1 and relations[-1] == "<="
+        closed_below = at > 0 and relations[0] in ("<=", ">=")
+        closed_above = at < len(parts) - 1 and relations[-1] in ("<=", ">=")
         if len(parts) == 2 or at == 1:
             brackets = ("[" if closed_below else "(") + ("]" if closed_above else ")")
-            return Node("group", (below, above), name=brackets)
+            return Node("label", (Node("group", (below, above), name=brackets),), name=labels[at])
     return Node("rel", tuple(_value(p) for p in parts), name=" ".join(relations))
 
 
@@ -168,9 +207,11 @@ def _value(tokens: Sequence[str]) -> Node:
     if not tokens:
         raise BrokenError("nothing")
     if list(tokens) == ["\\mathbb", "{", "R", "}"]:
-        return Node("group", (make("neg", INFINITY), INFINITY), name="()")
+        return _REALS
     if "\\begin" in tokens:
         return _matrix(tokens)
+    if tokens[0] == "\\langle" and tokens[-1] == "\\rangle" and "\\rangle" not in tokens[:-1]:
+        tokens = ["(", *tokens[1:-1], ")"]
     if tokens[0] in ("(", "[") and _closes_at_end(tokens):
         inner = split(tokens[1:-1], frozenset({",", ";"}))
         if len(inner) > 1:
@@ -216,4 +257,6 @@ def _matrix(tokens: Sequence[str]) -> Node:
     for row in rows:
         cells = [_value(cell) for cell in split(row, frozenset({"&"}))]
         read_rows.append(Node("row", tuple(make("mul", factor, c) if factor else c for c in cells)))
+    if len(read_rows) > 1 and all(len(row.args) == 1 for row in read_rows):  # a column is a vector
+        return Node("group", tuple(row.args[0] for row in read_rows), name="()")
     return Node("matrix", tuple(read_rows))

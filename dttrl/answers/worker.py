@@ -23,7 +23,8 @@ import sys
 from importlib import import_module
 from typing import Any, Final, TextIO
 
-from dttrl.answers.equivalence import Verdict, compare
+from dttrl.answers.equivalence import Verdict, compare, exact_leaf
+from dttrl.answers.exact import Node
 
 _KEPT_AS: Final = {
     "int": "Integral", "sum": "Sum", "prod": "Product", "lim": "Limit", "sqrt": "Pow", "frac": "",
@@ -92,6 +93,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.numeric_leaf = import_module("dttrl.answers.numeric").numeric_leaf
+        self.proves_equal = import_module("dttrl.answers.proof").proves_equal
         self.math_verify: Any = None
         with contextlib.suppress(ImportError):
             self.math_verify = import_module("math_verify")
@@ -107,13 +109,22 @@ class Judge:
             return Verdict.UNKNOWN, False
 
     def verdict(self, a: str, b: str) -> Verdict:
-        """Numbers first, math-verify for what our parser can't read."""
-        found: Verdict | None = compare(a, b, self.numeric_leaf)
+        """Numbers first and then a proof; math-verify for what our parser can't read."""
+        found = compare(a, b, self.leaf)
         if found is not None:
             return found
         if self.math_verify is None or _ALGEBRA_REFUSED.search(a + " " + b):
             return Verdict.UNKNOWN
         return self._by_algebra(_without_unit(a), _without_unit(b))
+
+    def leaf(self, a: Node, b: Node) -> Verdict | None:
+        """Decide two scalars: numbers may say NO, YES needs a proof."""
+        found: Verdict | None = exact_leaf(a, b)
+        if found is None:
+            found = self.numeric_leaf(a, b)
+            if found is Verdict.YES and not self.proves_equal(a, b):
+                return Verdict.UNKNOWN
+        return found
 
     def _by_algebra(self, a: str, b: str) -> Verdict:
         first, second = self._parse(a), self._parse(b)
