@@ -30,6 +30,7 @@ _SYMBOLS: Final = {
     "£": r"\pound ", "’": "'", "′": "'", "∧": r"\land ", "→": r"\to ", "⟨": r"\langle ", "⟩": r"\rangle ",
     "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ",
     "μ": r"\mu ", "ρ": r"\rho ", "σ": r"\sigma ", "τ": r"\tau ", "φ": r"\phi ", "ω": r"\omega ",
+    "٫": ".", "٬": ",", "¥": r"\yen ",
     "ε": r"\epsilon ", "Δ": r"\Delta ", "Σ": r"\Sigma ", "Ω": r"\Omega ", "Γ": r"\Gamma ",
 }  # fmt: skip
 
@@ -56,6 +57,10 @@ _WRAPPERS: Final = (
     "hbox|operatorname|boldsymbol|bm|emph|underline|boxed|fbox|framebox|ensuremath|unit"
 )
 _INVISIBLE: Final = re.compile(r"\\(?:[hv]?phantom|[hv]space\*?|label|tag\*?|kern)\s*\{[^{}]*\}")
+_PREFIX: Final = re.compile(r"^\s*(?:the\s+)?(?:final\s+)?answer\s*(?::|is\b:?)\s*(?=\S)", re.IGNORECASE)
+_ENVIRONMENT: Final = re.compile(
+    r"\\begin\s*\{(?P<name>(?:align|equation|gather|split)(?:ed)?\*?)\}(?P<inner>[^&]*?)\\end\s*\{(?P=name)\}"
+)
 _COUNTING: Final = re.compile(
     r"(?:\{\})?(?P<way>[_^])\{?(?P<n>\d{1,4})\}?(?P<what>[CP])_\{?(?P<k>\d{1,4})\}?|C\((?P<of>\d{1,4}),(?P<take>\d{1,4})\)"
 )
@@ -100,9 +105,9 @@ def _normalize_long(answer: str) -> str:
 def _normalize(answer: str) -> str:
     text = _from_unicode(answer)
     text = _drop_delimiters(text)
-    text = _join_thousands(_INVISIBLE.sub("", text))
+    text = _join_thousands(_ENVIRONMENT.sub(r"\g<inner>", _INVISIBLE.sub("", text)))
     text, unit = wrapped_unit(text)
-    text = _choice_label(_unwrap(text))
+    text = _choice_label(_PREFIX.sub("", _unwrap(text)))
     text = _latex_spelling(text)
     if not unit:
         text, unit = plain_unit(text)
@@ -281,7 +286,7 @@ def _strip_outer(text: str) -> str:
             stack.append(index)
         elif char in ")]}" and stack:
             partner[stack.pop()] = index
-        elif char in ",;" and stack:
+        elif char in ",;" and stack and text[stack[-1]] != "{":
             comma_inside.add(stack[-1])
     low, high = 0, len(text)
     while low < high and text[low] in "({" and partner.get(low) == high - 1 and low not in comma_inside:
@@ -308,6 +313,8 @@ def _spaces(text: str) -> str:
 def _fractions(text: str) -> str:
     r"""``\frac12`` and ``\sqrt2`` get their braces, ``1 1/4`` becomes a mixed number, ``x^{2}`` ``x^2``."""
     text = re.sub(r"\\frac ?(\d) ?(\d)(?!\d)", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\\frac ([a-zA-Z]) ?([0-9a-zA-Z])", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\\frac ?(\d) ?([a-zA-Z])(?![a-zA-Z])", r"\\frac{\1}{\2}", text)
     text = re.sub(r"\\frac ?(\d)\{", r"\\frac{\1}{", text)
     text = re.sub(r"(\\frac\{[^{}]*\}) ?([0-9a-zA-Z])(?![0-9])", r"\1{\2}", text)
     text = re.sub(r"\\sqrt ?(\d+|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}", text)

@@ -29,6 +29,14 @@ MAX_TERMS: Final = 1_500
 MAX_DEGREE: Final = 4_096
 MAX_PROOF_DIGITS: Final = 12_000
 _SIGN_DIGITS: Final = 60
+_VALUES: Final = {
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arctan": "atan",
+    "sin": "sin",
+    "cos": "cos",
+    "tan": "tan",
+}
 _HALF: Final = Fraction(1, 2)
 
 
@@ -239,7 +247,10 @@ class Generators:
             return mp.power(self.value(radicand), mp.mpf(1) / degree)
         if name[0] == "L":
             return mp.log(self.value(self.logarithms[int(name[1:])]))
-        raise UnprovenError("a function without a known value")
+        function, arguments = self.functions[int(name[1:])]
+        if function not in _VALUES or len(arguments) != 2:
+            raise UnprovenError("a function without a known value")
+        return getattr(mp, _VALUES[function])(self.value(arguments[0]) / self.value(arguments[1]))
 
     # --- zero
 

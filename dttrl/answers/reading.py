@@ -22,11 +22,12 @@ _LABEL_COMMANDS: Final = re.compile(r"\\(?:angle|triangle|frac|overline|vec|[A-Z
 
 
 _REALS: Final = Node("group", (make("neg", INFINITY), INFINITY), name="()")
+_EMPTY: Final = Node("text", name="\\emptyset")
 _NAMED_SETS: Final = {
     **dict.fromkeys(("all real numbers", "all reals", "all real values", "the real numbers"), _REALS),
     **dict.fromkeys(
         ("no solution", "no solutions", "empty set", "the empty set", "there is no solution"),
-        Node("text", name="\\emptyset"),
+        _EMPTY,
     ),
 }
 
@@ -51,8 +52,8 @@ def _read(text: str) -> Node:
         return Node("base", name=re.sub(r"[{}]", "", text))
     if re.fullmatch(r"\d+(?::\d+)+", text):
         return _ratio(text)
-    if text.casefold() in _NAMED_SETS:
-        return _NAMED_SETS[text.casefold()]
+    if text.casefold() in _NAMED_SETS or text == r"\{\}":
+        return _NAMED_SETS.get(text.casefold(), _EMPTY)
     if re.fullmatch(r"[A-Za-z]{2,3}|[A-Za-z]", text) and tokenize(text) == [text]:
         return Node("word", name=text)
     try:
@@ -79,9 +80,9 @@ def _items(tokens: Sequence[str]) -> Node:
         items += _item(piece)
     if not items:
         raise BrokenError("no item")
-    if len(items) > 1 and "or" in tokens and len({_interval_of(item) for item in items} - {""}) == 1:
-        if all(_interval_of(item) for item in items):  # x<2 or x>3
-            return Node("label", (Node("union", tuple(item.args[0] for item in items)),), name=items[0].name)
+    variables = {_interval_of(item) for item in items}
+    if len(items) > 1 and "or" in tokens and len(variables) == 1 and "" not in variables:  # x<2 or x>3
+        return Node("label", (Node("union", tuple(item.args[0] for item in items)),), name=items[0].name)
     return items[0] if len(items) == 1 else Node("list", tuple(items))
 
 
@@ -149,7 +150,10 @@ def _relation(parts: list[list[str]], relations: list[str]) -> Node:
         return Node("label", (_single(parts[1]),), name=labels[0])
     if set(relations) == {"="}:
         if not labels[0]:
-            return Node("rel", tuple(_value(p) for p in parts), name="=")
+            sides = tuple(_value(p) for p in parts)
+            if all(side.op == "num" and side == sides[0] for side in sides):  # 9 + 8 + 6 = 23
+                return sides[0]
+            return Node("rel", sides, name="=")
         last = _value(parts[-1])
         try:
             left: tuple[Node, ...] = (_value(parts[0]),)
@@ -182,6 +186,7 @@ def is_label(tokens: Sequence[str]) -> bool:
     """Tell whether the left side of ``x=5`` only names the value: ``f(x)``, ``|AB|``, ``x_1``, ``Area``."""
     depth = 0
     letters = False
+    tokens = re.sub(r"(?<=[A-Za-z]) \^ \{ - 1 \} (?=\()", " ", " ".join(tokens)).split()
     for index, token in enumerate(tokens):
         previous = tokens[index - 1] if index else ""
         if token in ("(", "{"):
@@ -225,7 +230,8 @@ def _value(tokens: Sequence[str]) -> Node:
         return Node("text", name=tokens[0])
     wordy = any(len(t) > 3 for t in tokens) or all(len(t) > 1 for t in tokens[:2])
     if wordy and all(t.isalpha() for t in tokens):
-        return Node("text", name=" ".join(tokens))
+        words = " ".join(tokens)
+        return _NAMED_SETS.get(words.casefold(), Node("text", name=words))
     return parse_expression(tokens)
 
 

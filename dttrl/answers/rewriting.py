@@ -66,12 +66,14 @@ class Rewriter:
         self.generators = Generators()
 
     def equal(self, a: Quotient, b: Quotient) -> bool:
+        """Whether the difference vanishes for certain."""
         g = self.generators
         return g.vanishes(g.add(g.multiply(a.top, b.bottom), g.multiply(b.top, a.bottom), -1))
 
     # --- quotients
 
     def plus(self, a: Quotient, b: Quotient) -> Quotient:
+        """Return the sum."""
         g = self.generators
         if a.bottom == b.bottom:
             return Quotient(g.add(a.top, b.top), a.bottom)
@@ -80,10 +82,12 @@ class Rewriter:
         )
 
     def times(self, a: Quotient, b: Quotient) -> Quotient:
+        """Return the product."""
         g = self.generators
         return self.simpler(Quotient(g.multiply(a.top, b.top), g.multiply(a.bottom, b.bottom)))
 
     def inverse(self, a: Quotient) -> Quotient:
+        """Return one over a; raises where a vanishes."""
         if self.generators.vanishes(a.top):
             raise UnprovenError("a division by zero")
         return self.simpler(Quotient(a.bottom, a.top))
@@ -119,6 +123,7 @@ class Rewriter:
     # --- powers and roots
 
     def integer_power(self, q: Quotient, times: int) -> Quotient:
+        """Return a power of any sign."""
         g = self.generators
         if times < 0:
             q, times = self.inverse(q), -times
@@ -175,10 +180,15 @@ class Rewriter:
         return g.multiply(result, self.opaque_root(rest, degree))
 
     def opaque_root(self, s: Sum, degree: int) -> Sum:
+        """Return an exact root, or the generator of this radicand."""
         g = self.generators
         exact = exact_power_root(g, s, degree)
-        if exact is not None and (degree % 2 or g.positive(exact)):
-            return exact
+        if exact is not None:
+            opposite = g.multiply(exact, constant(-1))
+            if degree % 2 or g.positive(exact):
+                return exact
+            if g.positive(opposite):
+                return opposite
         for index, (radicand, known_degree) in enumerate(g.roots):
             if known_degree == degree and g.vanishes(g.add(radicand, s, -1)):
                 return {frozenset({(f"r{index}", Fraction(1))}): Fraction(1)}
@@ -186,6 +196,7 @@ class Rewriter:
         return {frozenset({(f"r{len(g.roots) - 1}", Fraction(1))}): Fraction(1)}
 
     def number_root(self, value: Fraction, degree: int) -> Sum:
+        """Root of a positive rational number: roots of primes."""
         powers = {f"p{p}": Fraction(e, degree) for p, e in _factors(value.numerator).items()}
         for p, e in _factors(value.denominator).items():
             powers[f"p{p}"] = Fraction(-e, degree)
@@ -221,12 +232,20 @@ class Rewriter:
         return g.term({f"E{g.exponents.index(monomial)}": c}, Fraction(1))
 
     def logarithm(self, q: Quotient) -> Quotient:
+        """Principal natural logarithm of something whose sign is known."""
         g = self.generators
-        if not g.positive(q.top) or not g.positive(q.bottom):
+        top, turn = q.top, Sum()
+        if g.positive(g.multiply(top, constant(-1))):
+            top, turn = (
+                g.multiply(top, constant(-1)),
+                {frozenset({("z", _HALF), ("pi", Fraction(1))}): Fraction(1)},
+            )
+        if not g.positive(top) or not g.positive(q.bottom):
             raise UnprovenError("a logarithm of something that may be negative")
-        return whole(g.add(self.sum_logarithm(q.top), self.sum_logarithm(q.bottom), -1))
+        return whole(g.add(turn, g.add(self.sum_logarithm(top), self.sum_logarithm(q.bottom), -1)))
 
     def sum_logarithm(self, s: Sum) -> Sum:
+        """Logarithm of a positive sum: of its content, its common factors, and what is left."""
         g = self.generators
         scale = content(s)
         powers = common_powers(s, {name for monomial in s for name, _ in monomial})
@@ -258,6 +277,7 @@ class Rewriter:
         return self.opaque_logarithm({frozenset({(name, Fraction(1))}): Fraction(1)})
 
     def opaque_logarithm(self, s: Sum) -> Sum:
+        """Return the generator of this logarithm."""
         g = self.generators
         for index, known in enumerate(g.logarithms):
             if g.vanishes(g.add(known, s, -1)):

@@ -76,7 +76,8 @@ def wrapped_unit(text: str) -> tuple[str, str]:
     return text[: match.start()], unit + (f"^{power}" if power else "")
 
 
-_CURRENCY: Final = ((r"\$", "usd"), (r"\euro", "eur"), (r"\pound", "gbp"))
+_CURRENCY: Final = ((r"\$", "usd"), (r"\euro", "eur"), (r"\pound", "gbp"), (r"\yen", "jpy"))
+_CURRENCY_WORD: Final = re.compile(r"(?:(usd|eur|gbp)\s*(?=\d)|(?<=\d)\s*(usd|eur|gbp)$)", re.IGNORECASE)
 _TRAILING_WORDS: Final = re.compile(
     r"(?<=[\d})])\s*([A-Za-z][A-Za-z./]*(?:\s+[A-Za-z][A-Za-z./]*){0,5})\s*(\^\s*\{?[23]\}?)?$"
 )
@@ -89,6 +90,9 @@ def plain_unit(text: str) -> tuple[str, str]:
         if sign in text:
             rest = text.replace(sign, " ").strip()
             return (rest, unit) if _VALUE.search(rest) else (text, "")
+    word = _CURRENCY_WORD.search(text)
+    if word is not None and (word.start() == 0 or word.end() == len(text)):
+        return text[: word.start()] + text[word.end() :], (word[1] or word[2]).lower()
     if re.search(r"\\?%$", text) and _VALUE.search(text):
         return re.sub(r"\s*\\?%$", "", text), "%"
     degrees = re.search(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*([CF]?)$", text)
