@@ -89,7 +89,7 @@ def extract(text: str, *, kind: AnswerKind = "math", last_number: bool = False) 
 
     """
     begin = _visible(text)
-    if begin is None:
+    if begin is None or _ends_in_a_box(text, begin):
         return Extraction()
     for start, content in _boxes(text, begin):
         answer = _accept_box(content, kind)
@@ -111,6 +111,19 @@ def _visible(text: str) -> int | None:
     if end >= 0:
         return end + len("</think>")
     return None if "<think>" in text else 0
+
+
+def _ends_in_a_box(text: str, begin: int) -> bool:
+    """Whether the text was cut off inside its last box: then the final answer is missing."""
+    stack: list[bool] = []
+    for match in _BRACE.finditer(text, begin):
+        token = match[0]
+        if token == "}":
+            if stack and stack.pop():
+                stack = [False] * len(stack)  # a complete box inside counts as the last one
+        elif token.endswith("{") and token != "\\{":
+            stack.append(len(token) > 1)
+    return any(stack)
 
 
 def _boxes(text: str, begin: int) -> Iterator[tuple[int, str]]:

@@ -147,7 +147,7 @@ class Judge:
             return True
         if not (isinstance(first, self.sympy.Expr) and isinstance(second, self.sympy.Expr)):
             return bool(first.doit() == second.doit())
-        return self.sympy.simplify((first - second).doit()) == 0
+        return bool(self.sympy.simplify((first - second).doit()) == 0)
 
     def _parse(self, text: str) -> Any:
         """Math-verify's reading as a sympy object, without its fall-back to strings and to ``parse_expr``."""

@@ -100,7 +100,7 @@ def test_cache_is_symmetric_and_counted_once() -> None:
             assert grader.equal("0.5", "1/2") is YES
             assert grader.equal(r"\sqrt8", r"2\sqrt2") is UNKNOWN
         assert grader.counters == {
-            "pairs": 2, "string": 0, "exact": 1, "algebra": 0, "unknown": 1, "killed": 0,
+            "pairs": 2, "string": 0, "exact": 1, "algebra": 0, "custom": 0, "unknown": 1, "killed": 0,
         }  # fmt: skip
 
 
