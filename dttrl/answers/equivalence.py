@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final
 
+from dttrl.answers.estimate import clearly_apart
 from dttrl.answers.exact import INFINITY, Node, UnreadableError, make
 from dttrl.answers.expressions import parse_expression
 from dttrl.answers.normalization import MAX_LENGTH, normalize
@@ -82,12 +83,12 @@ def plain_number(normalized: str) -> Fraction | None:
 
 
 def exact_leaf(a: Node, b: Node) -> Verdict | None:
-    """Exact numbers, infinities and equal trees; None for everything else."""
+    """Exact numbers, infinities, equal trees and values that are far apart; None for everything else."""
     if a == b:
         return Verdict.YES
     if {a.op, b.op} <= {"num", "sym"} or _infinite(a) or _infinite(b):
         return Verdict.NO
-    return None
+    return Verdict.NO if clearly_apart(a, b) else None
 
 
 def _infinite(node: Node) -> bool:

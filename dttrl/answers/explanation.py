@@ -91,6 +91,8 @@ def _rule(first: str, second: str, verdict: Verdict, grader: Grader) -> str:
         return "exact arithmetic and structure agree" + ("" if unit_a == unit_b else ", one names a unit")
     if node_a.op == node_b.op == "num":
         return f"the numbers {_short(str(node_a.value))} and {_short(str(node_b.value))} differ exactly"
+    if node_a.op not in _NAMES and node_b.op not in ("list", "group", "text", "broken"):
+        return "their values differ"
     shown = [_described(node_a), _described(node_b)]
     if shown[0] == shown[1]:
         return f"each is {shown[0]}, and their parts differ"

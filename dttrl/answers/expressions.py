@@ -22,7 +22,7 @@ MAX_DEPTH: Final = 64
 """Deepest nesting of brackets, roots, fractions and exponents that is read."""
 
 _TOKEN: Final = re.compile(
-    r"(?P<repeating>\d+\.\d*\\overline\{\d{1,40}\})|(?P<number>(?:1|\d*\.\d+)e[+-]?\d+|(?:\d+(?:\.\d+)?|\.\d+)(?:E[+-]?\d+|e\d+|e[+-]\d{2,})?)"
+    r"(?P<repeating>\d*\.\d*\\overline\{\d{1,40}\})|(?P<number>(?:1|\d*\.\d+)e[+-]?\d+|(?:\d+(?:\.\d+)?|\.\d+)(?:E[+-]?\d+|e\d+|e[+-]\d{2,})?)"
     r"|(?P<command>\\[A-Za-z]+|\\[{}|])|(?P<letters>[A-Za-z]+)|(?P<operator><=|>=|.)",
     re.DOTALL | re.ASCII,
 )
@@ -386,4 +386,4 @@ def _read_repeating(token: str) -> Node:
     if len(whole) + len(decimals) > MAX_DIGITS:
         raise UnreadableError("number too long")
     repeated = Fraction(int(period), 10 ** len(period) - 1)
-    return number((int(whole + decimals) + repeated) / 10 ** len(decimals))
+    return number((int((whole + decimals) or 0) + repeated) / 10 ** len(decimals))

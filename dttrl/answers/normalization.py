@@ -42,7 +42,8 @@ _COMMANDS: Final = {
     "lt": "<", "gt": ">", "ne": "≠", "neq": "≠", "approx": "≈", "simeq": "≈", "lvert": "|", "rvert": "|",
     "vert": "|", "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "infin": r"\infty",
     "colon": ":", "dots": r"\ldots", "cdots": r"\ldots", "R": r"\mathbb{R}", "reals": r"\mathbb{R}",
-    "degree": r"^\circ", "varnothing": r"\emptyset", "dbinom": r"\binom", "tbinom": r"\binom",
+    "backslash": r"\setminus", "degree": r"^\circ", "varnothing": r"\emptyset",
+    "dbinom": r"\binom", "tbinom": r"\binom",
     "pounds": r"\pound", "lparen": "(", "rparen": ")", "varepsilon": r"\epsilon", "varphi": r"\phi",
     "displaystyle": " ", "textstyle": " ", "limits": "", "nolimits": "", "quad": " ", "qquad": " ",
     "enspace": " ", "thinspace": " ", "newline": " ", "normalsize": " ", "centering": " ", "rm": " ",
@@ -61,6 +62,11 @@ _PREFIX: Final = re.compile(r"^\s*(?:the\s+)?(?:final\s+)?answer\s*(?::|is\b:?)\
 _ENVIRONMENT: Final = re.compile(
     r"\\begin\s*\{(?P<name>(?:align|equation|gather|split)(?:ed)?\*?)\}(?P<inner>[^&]*?)\\end\s*\{(?P=name)\}"
 )
+_SURROUNDING: Final = re.compile(
+    r"^(?:\\(?:therefore|Rightarrow|implies|sim|to|rightarrow)(?![a-zA-Z])|[=≈]|[\"'“”](?=[^\"'“”]*[\"'“”]$))\s*"
+    r"|(?<=[^\s=])\s*(?:\\(?:square|blacksquare|qed|Box)|[\"'“”])$"
+)
+_OPEN_INTERVAL: Final = re.compile(r"([\[\]])([^\[\],;()]+[,;][^\[\],;()]+)([\[\]])")
 _COUNTING: Final = re.compile(
     r"(?:\{\})?(?P<way>[_^])\{?(?P<n>\d{1,4})\}?(?P<what>[CP])_\{?(?P<k>\d{1,4})\}?|C\((?P<of>\d{1,4}),(?P<take>\d{1,4})\)"
 )
@@ -104,7 +110,7 @@ def _normalize_long(answer: str) -> str:
 @lru_cache(maxsize=8192)
 def _normalize(answer: str) -> str:
     text = _from_unicode(answer)
-    text = _drop_delimiters(text)
+    text = _drop_delimiters(_unboxed(_drop_delimiters(text)))
     text = _join_thousands(_ENVIRONMENT.sub(r"\g<inner>", _INVISIBLE.sub("", text)))
     text, unit = wrapped_unit(text)
     text = _choice_label(_PREFIX.sub("", _unwrap(text)))
@@ -113,6 +119,9 @@ def _normalize(answer: str) -> str:
         text, unit = plain_unit(text)
     text = _strip_outer(_trim(text))
     text = _counting(_fractions(_spaces(text)))
+    french = _OPEN_INTERVAL.fullmatch(text)
+    if french and (french[1], french[3]) != ("[", "]"):
+        text = ("(" if french[1] == "]" else "[") + french[2] + (")" if french[3] == "[" else "]")
     if text == r"\ldots" or not any(c.isalnum() or c in "\\?" for c in text):
         return ""
     return f"{text}\\unit{{{unit}}}" if unit else text
@@ -151,11 +160,22 @@ def _script(match: re.Match[str]) -> str:
 def _drop_delimiters(text: str) -> str:
     r"""Markdown, dollars and ``\(...\)`` out; a dollar that is money becomes ``\$``."""
     text = text.strip().strip("*`").strip().replace("\\\\", r" \cr ")
+    text = re.sub(r"^\\(?:display|text)style(?![a-z])\s*", "", text)
     text = re.sub(r"(?<!\\)\\[()]|(?<!\\)\\[\[\]](?![0-9.]+(?:pt|em|ex)\])", " ", text)
     text = re.sub(r"^\$(?=\s*-?[\d.])(?=[^$]*$)", r"\\$", text.strip())
     text = re.sub(r"(?<!\\)\$", "", text)
     text = re.sub(r"\\(?:left|right|middle)\s*(?![a-zA-Z])\.?", "", text)
     return re.sub(r"\\(?:left|right)(?=\\[a-zA-Z])", "", text)
+
+
+def _unboxed(text: str) -> str:
+    r"""What ``\boxed{...}`` around the whole answer holds; a unit in it then stands at the end."""
+    for _ in range(5):
+        match = re.match(r"\s*\\(?:boxed|fbox|framebox|ensuremath)\s*\{", text)
+        if match is None or _closing(text, match.end() - 1) != len(text.rstrip()) - 1:
+            break
+        text = text.rstrip()[match.end() : -1].strip()
+    return text
 
 
 def _join_thousands(text: str) -> str:
@@ -220,6 +240,7 @@ def _choice_label(text: str) -> str:
     )
     word = re.fullmatch(r"\s*(?i:option|choice|answer)\s*:?\s*\(?([A-Ja-j])\)?\s*\.?\s*", text)
     word = word or re.fullmatch(r"\s*([A-J])\s*\)[\s.]*", text)
+    label = label or re.match(r"\s*([A-J])\s*[:.)]\s+(?!and\b|or\b)[0-9A-Za-z$\\(]", text)
     found = label or word
     return found[1].upper() if found else text
 
@@ -252,7 +273,7 @@ def _counting(text: str) -> str:
     r"""Write ``C(10,4)`` and ``{}_{10}C_4`` as binomials, ``{}_{10}P_4`` as a quotient; bases as numbers."""
     if "_" not in text and "C(" not in text:
         return text
-    text = re.sub(r"_\{base ?(\d{1,2})\}", r"_{\1}", text)
+    text = re.sub(r"_\{(?:base ?(\d{1,2})|\((\d{1,2})\))\}", lambda m: f"_{{{m[1] or m[2]}}}", text)
     text = re.sub(r"_\{(?:base )?([a-z]+)\}", lambda m: f"_{_BASES[m[1]]}" if m[1] in _BASES else m[0], text)
     return _COUNTING.sub(_counted, text)
 
@@ -267,7 +288,7 @@ def _counted(match: re.Match[str]) -> str:
 def _trim(text: str) -> str:
     text = text.strip()
     while True:
-        shorter = text.strip().strip("*`").rstrip(".,;:").strip()
+        shorter = _SURROUNDING.sub("", text.strip().strip("*`")).rstrip(".,;:").strip()
         shorter = shorter.removesuffix(r"\cr").removeprefix(r"\cr").lstrip("+").strip()
         if shorter == text:
             return text

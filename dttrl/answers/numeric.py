@@ -20,6 +20,7 @@ from dttrl.answers.exact import Node
 
 DIGITS: Final = 300
 _AGREE: Final = 200
+_FEW: Final = 50
 _MAX_MAGNITUDE: Final = 10_000_000
 """Largest binary exponent of an intermediate value."""
 _MAX_MORE_DIGITS: Final = 5_000
@@ -142,6 +143,8 @@ def _close(a: Node, b: Node, point: _Point, *, real: bool = False) -> bool:
 
     Sums of very unequal terms (``10^{300} + 1``) need as many more digits as their terms are apart.
     """
+    if _clearly_apart(a, b, point, real):
+        return False
     magnitude = max(_evaluate(a, point, DIGITS, real)[1], _evaluate(b, point, DIGITS, real)[1])
     more = 2 * magnitude if magnitude > _AGREE // 2 and (_has_sum(a) or _has_sum(b)) else 0
     if more > _MAX_MORE_DIGITS:
@@ -160,6 +163,15 @@ def _close(a: Node, b: Node, point: _Point, *, real: bool = False) -> bool:
                 return bool(size < agree * coarse)
             coarse = size
     return False
+
+
+def _clearly_apart(a: Node, b: Node, point: _Point, real: bool) -> bool:
+    """Whether a quick look, with few digits and moderate values, already shows a difference."""
+    (first, size), (second, other_size) = _evaluate(a, point, _FEW, real), _evaluate(b, point, _FEW, real)
+    if max(size, other_size) > 10:
+        return False
+    with mp.workdps(_FEW):
+        return bool(abs(first - second) > mp.mpf(10) ** -10)
 
 
 def _has_sum(node: Node) -> bool:

@@ -84,6 +84,8 @@ class _Proof(Rewriter):
             return Quotient(constant(node.value), constant(1))
         if node.op == "sym":
             return whole(self.symbol(node.name))
+        if not node.args or node.op in ("list", "group", "matrix", "row", "union", "rel", "label"):
+            raise UnprovenError(f"{node.op} is no scalar")
         if node.op == "pow":
             return self.power(*node.args)
         if node.op == "binom":

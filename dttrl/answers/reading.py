@@ -81,9 +81,23 @@ def _items(tokens: Sequence[str]) -> Node:
     if not items:
         raise BrokenError("no item")
     variables = {_interval_of(item) for item in items}
-    if len(items) > 1 and "or" in tokens and len(variables) == 1 and "" not in variables:  # x<2 or x>3
-        return Node("label", (Node("union", tuple(item.args[0] for item in items)),), name=items[0].name)
+    if len(items) > 1 and len(variables) == 1 and "" not in variables:
+        if "or" in tokens:  # x<2 or x>3
+            return Node("label", (Node("union", tuple(item.args[0] for item in items)),), name=items[0].name)
+        both = _intersection([item.args[0] for item in items])
+        if both is not None:  # x>2 and x<3
+            return Node("label", (both,), name=items[0].name)
     return items[0] if len(items) == 1 else Node("list", tuple(items))
+
+
+def _intersection(intervals: Sequence[Node]) -> Node | None:
+    """Return what two half-lines of opposite directions have in common, else None."""
+    upward = [n for n in intervals if n.args[1] == INFINITY]
+    downward = [n for n in intervals if n.args[0] == make("neg", INFINITY)]
+    if len(intervals) != 2 or len(upward) != 1 or len(downward) != 1 or upward == downward:
+        return None
+    up, down = upward[0], downward[0]
+    return Node("group", (up.args[0], down.args[1]), name=up.name[0] + down.name[1])
 
 
 def _interval_of(node: Node) -> str:
@@ -145,6 +159,8 @@ def _relation(parts: list[list[str]], relations: list[str]) -> Node:
     if any(not part for part in parts):
         raise BrokenError("a relation without a side")
     relations = ["=" if r == "≈" else r for r in relations]
+    if relations == ["≠"] and _is_variable(parts[0]):
+        return Node("label", (_without_point(_value(parts[1])),), name=parts[0][0])
     labels = ["".join(p) if is_label(p) else "" for p in parts]
     if relations == ["\\in"] and labels[0]:
         return Node("label", (_single(parts[1]),), name=labels[0])
@@ -165,21 +181,44 @@ def _relation(parts: list[list[str]], relations: list[str]) -> Node:
 
 def _inequality(parts: list[list[str]], relations: list[str], labels: list[str]) -> Node:
     """``0<x<2`` as the interval (0,2), ``x>2`` as (2,oo); others stay relations."""
-    named = [i for i, label in enumerate(labels) if label and not is_number(label)]
     rising, falling = {"<", "<="}, {">", ">="}
-    if len(named) == 1 and (set(relations) <= rising or set(relations) <= falling) and len(parts) <= 3:
-        if set(relations) <= falling:
-            parts, relations, labels = parts[::-1], relations[::-1], labels[::-1]
-            named = [len(parts) - 1 - named[0]]
+    if set(relations) <= falling:
+        parts, relations, labels = parts[::-1], [_FLIPPED[r] for r in relations[::-1]], labels[::-1]
+    if relations[0] in rising and len(parts) == 2 and _is_modulus(parts[0]):  # |x| < 2
+        bound = _value(parts[1])
+        interval = Node("group", (make("neg", bound), bound), name="()" if relations == ["<"] else "[]")
+        return Node("label", (interval,), name=parts[0][1])
+    named = [i for i, part in enumerate(parts) if _is_variable(part)]
+    if len(named) == 1 and set(relations) <= rising and len(parts) <= 3:
         at = named[0]
         below = _value(parts[0]) if at > 0 else make("neg", INFINITY)
         above = _value(parts[-1]) if at < len(parts) - 1 else INFINITY
-        closed_below = at > 0 and relations[0] in ("<=", ">=")
-        closed_above = at < len(parts) - 1 and relations[-1] in ("<=", ">=")
+        closed_below = at > 0 and relations[0] == "<="
+        closed_above = at < len(parts) - 1 and relations[-1] == "<="
         if len(parts) == 2 or at == 1:
             brackets = ("[" if closed_below else "(") + ("]" if closed_above else ")")
             return Node("label", (Node("group", (below, above), name=brackets),), name=labels[at])
     return Node("rel", tuple(_value(p) for p in parts), name=" ".join(relations))
+
+
+_FLIPPED: Final = {">": "<", ">=": "<="}
+
+
+def _is_variable(tokens: Sequence[str]) -> bool:
+    """Whether a side is a single variable, perhaps with a subscript."""
+    name = tokens[0]
+    greek = name.startswith("\\") and name in ("\\theta", "\\alpha", "\\beta", "\\lambda")
+    return (greek or (len(name) == 1 and name.isalpha())) and (len(tokens) == 1 or tokens[1] == "_")
+
+
+def _is_modulus(tokens: Sequence[str]) -> bool:
+    return len(tokens) == 3 and tokens[0] == tokens[2] == "|" and _is_variable(tokens[1:2])
+
+
+def _without_point(point: Node) -> Node:
+    """Return the real numbers without one."""
+    below = Node("group", (make("neg", INFINITY), point), name="()")
+    return Node("union", (below, Node("group", (point, INFINITY), name="()")))
 
 
 def is_label(tokens: Sequence[str]) -> bool:
@@ -211,8 +250,11 @@ def _value(tokens: Sequence[str]) -> Node:
     """Read a scalar, a tuple or interval, a matrix, or one of the named sets."""
     if not tokens:
         raise BrokenError("nothing")
-    if list(tokens) == ["\\mathbb", "{", "R", "}"]:
-        return _REALS
+    if list(tokens[:4]) == ["\\mathbb", "{", "R", "}"]:
+        if len(tokens) == 4:
+            return _REALS
+        if list(tokens[4:6]) == ["\\setminus", "\\{"] and tokens[-1] == "\\}" and "," not in tokens:
+            return _without_point(_value(tokens[6:-1]))
     if "\\begin" in tokens:
         return _matrix(tokens)
     if tokens[0] == "\\langle" and tokens[-1] == "\\rangle" and "\\rangle" not in tokens[:-1]:

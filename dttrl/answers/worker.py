@@ -136,9 +136,10 @@ class Judge:
             self.math_verify.verify([x], [y], timeout_seconds=None, raise_on_error=True)
             for x, y in ((first, second), (second, first))
         ]
-        if not any(agreed):
-            return Verdict.NO
         kept = self._kept_all(a, first) and self._kept_all(b, second)
+        if not any(agreed):
+            unevaluated = re.search(r"Sum|Integral|Product|Limit", self.sympy.srepr([first, second]))
+            return Verdict.YES if unevaluated and kept and self._exactly(first, second) else Verdict.NO
         return Verdict.YES if all(agreed) and kept and self._exactly(first, second) else Verdict.UNKNOWN
 
     def _exactly(self, first: Any, second: Any) -> bool:
