@@ -56,15 +56,14 @@ def test_pairs_in_both_directions(grader: Grader, category: str) -> None:
     assert wrong == []
 
 
-def test_equal_pairs_share_a_class_whatever_surrounds_them(grader: Grader) -> None:
-    """The classes over all answers of a category hold its equal pairs together, units and labels apart."""
-    for pairs in CATEGORIES.values():
-        answers = [answer for a, b, _ in pairs for answer in (a, b)]
-        class_N = grader.classes(answers).tolist()
-        forward = dict(zip(answers, class_N, strict=True))
-        backward = dict(zip(answers[::-1], grader.classes(answers[::-1]).tolist(), strict=True))
-        for x, y in combinations(answers[:40], 2):
-            assert (forward[x] == forward[y]) == (backward[x] == backward[y])
+@pytest.mark.parametrize("category", ["fraction", "units", "set and list", "interval", "surd", "text answer"])
+def test_classes_do_not_depend_on_the_order(grader: Grader, category: str) -> None:
+    answers = [answer for a, b, _ in CATEGORIES[category][:14] for answer in (a, b)]
+    class_N = grader.classes(answers).tolist()
+    forward = dict(zip(answers, class_N, strict=True))
+    backward = dict(zip(answers[::-1], grader.classes(answers[::-1]).tolist(), strict=True))
+    for x, y in combinations(answers, 2):
+        assert (forward[x] == forward[y]) == (backward[x] == backward[y])
 
 
 def test_dress_never_changes_the_verdict_with_itself(grader: Grader) -> None:
@@ -83,8 +82,7 @@ def test_dress_never_changes_the_verdict_with_itself(grader: Grader) -> None:
                 assert grader.equal(a, dress.format(a)) is Verdict.YES, (a, dress)
 
 
-def test_no_pair_takes_long(grader: Grader) -> None:
-    grader.classes([r"\sqrt{3}+1", r"\sqrt{3}-1"])
+def test_no_pair_takes_long() -> None:
     seconds = []
     with Grader(timeout_s=2.0) as fresh:
         fresh.equal(r"\sqrt{18}", r"3\sqrt2")

@@ -114,13 +114,14 @@ def test_what_is_too_large_is_not_proved() -> None:
         )
 
 
+# Without i and tan: where a value is exactly zero or real, the noise of the digits would choose another root.
 def _tree(rnd: random.Random, depth: int, names: list[str]) -> Node:
     if depth == 0:
         choice = rnd.random()
         if names and choice < 0.4:
             return symbol(rnd.choice(names))
         if choice < 0.5:
-            return symbol(rnd.choice(["pi", "e", "i"]))
+            return symbol(rnd.choice(["pi", "e"]))
         return number(Fraction(rnd.randint(-6, 12), rnd.choice([1, 1, 2, 3])))
 
     def deeper() -> Node:
@@ -133,7 +134,7 @@ def _tree(rnd: random.Random, depth: int, names: list[str]) -> Node:
     if op == "neg":
         return make("neg", deeper())
     if op == "call":
-        return make("call", deeper(), name=rnd.choice(["sin", "cos", "tan", "ln", "exp"]))
+        return make("call", deeper(), name=rnd.choice(["sin", "cos", "ln", "exp"]))
     return make(op, deeper(), deeper())
 
 
