@@ -13,7 +13,7 @@ from dttrl.methods import METHODS
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "cli/*.md", "data/*.md", "benchmarks/*.md", "runs/*.md")
+    for pattern in ("*.md", "docs/*.md", "cli/*.md", "data/*.md", "benchmarks/*.md", "runs/*.md")
     for path in ROOT.glob(pattern)
 )
 

@@ -52,7 +52,11 @@ def exact_equal(a: str, b: str) -> Verdict | None:
     (<Verdict.YES: 'yes'>, <Verdict.NO: 'no'>, None)
 
     """
-    first, second = normalize(a), normalize(b)
+    return exact_equal_normalized(normalize(a), normalize(b))
+
+
+def exact_equal_normalized(first: str, second: str) -> Verdict | None:
+    """Compare two answers that are normalised already, as :func:`exact_equal` does."""
     if not first or not second:
         return Verdict.NO
     if first == second:
@@ -152,8 +156,13 @@ def _is_assignment(node: Node) -> bool:
 
 
 def _compare_assignment(assignment: Node, other: Node, leaf: Leaf) -> Verdict | None:
-    """``x=2, y=3`` is (2,3) and "2,3" but not "3,2": the names, in their order, give the places."""
-    members = sorted(assignment.args, key=lambda member: member.name)
+    """``x=2, y=3`` is (2,3) and "2,3" but not "3,2": the names, in the alphabet's order, give the places.
+
+    Names that do not follow each other in the alphabet (``m=2, b=3``) stay in the order in which they stand.
+    """
+    members = [*assignment.args]
+    if "".join(sorted(member.name for member in members)) in "abcdefghijklmnopqrstuvwxyz":
+        members.sort(key=lambda member: member.name)
     if other.op not in ("group", "list") or len(other.args) != len(members):
         return Verdict.NO
     if other.op == "group" and other.name != "()":

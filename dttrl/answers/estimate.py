@@ -61,7 +61,7 @@ def _value_of(name: str) -> float:
         return math.pi if name == "pi" else math.e
     if name == "i":
         raise _NoEstimateError("i")
-    spread = sum(ord(char) * 37 ** (place % 8) for place, char in enumerate(name)) % 10_007
+    spread: int = sum(ord(char) * 37 ** (place % 8) for place, char in enumerate(name)) % 10_007
     return 1.0 + 2.0 * (spread + 0.5) / 10_007
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.answers.equivalence import Verdict, exact_equal, read
+from dttrl.answers.equivalence import Verdict, exact_equal_normalized, read
 from dttrl.answers.exact import Node
 from dttrl.answers.grading import Grader
 
@@ -75,7 +75,7 @@ def _rule(first: str, second: str, verdict: Verdict, grader: Grader) -> str:
         return f"their spelling differs, and answers of kind {grader.kind} are compared by spelling"
     if verdict is Verdict.UNKNOWN:
         return _UNDECIDED
-    exact = exact_equal(first, second)
+    exact = exact_equal_normalized(first, second)
     (node_a, unit_a), (node_b, unit_b) = read(first), read(second)
     if exact is None:
         return (

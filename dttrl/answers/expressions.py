@@ -166,6 +166,8 @@ class _Parser:
         node = self.atom()
         while self.peek() in ("!", "^"):
             if self.take() == "!":
+                if self.peek() == "!":
+                    raise BrokenError("3!! can be read in two ways")
                 node = make("fact", node)
             elif self.peek() == "\\circ":
                 self.take()

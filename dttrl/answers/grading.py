@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.answers.custom import CustomGrader, custom_extraction, load_grader
-from dttrl.answers.equivalence import Verdict, exact_equal, plain_number
+from dttrl.answers.equivalence import Verdict, exact_equal_normalized, plain_number
 from dttrl.answers.extraction import AnswerKind, Extraction, extract
 from dttrl.answers.kinds import AUTO, kind_of_source
 from dttrl.answers.normalization import normalize
@@ -160,7 +160,7 @@ class Grader:
         if first == second or self.kind in ("choice", "text"):
             self.counters["string"] += 1
             return Verdict.YES if first == second else Verdict.NO
-        verdict = exact_equal(first, second)
+        verdict = exact_equal_normalized(first, second)
         if verdict is not None:
             self.counters["unknown" if verdict is Verdict.UNKNOWN else "exact"] += 1
             return verdict

@@ -30,7 +30,8 @@ _SYMBOLS: Final = {
     "£": r"\pound ", "’": "'", "′": "'", "∧": r"\land ", "→": r"\to ", "⟨": r"\langle ", "⟩": r"\rangle ",
     "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ",
     "μ": r"\mu ", "ρ": r"\rho ", "σ": r"\sigma ", "τ": r"\tau ", "φ": r"\phi ", "ω": r"\omega ",
-    "٫": ".", "٬": ",", "¥": r"\yen ",
+    "٫": ".", "٬": ",", "¥": r"\yen ", "¢": r"\text{ cents}",
+    "∛": r"\sqrt[3]", "∜": r"\sqrt[4]", "º": r"^{\circ}", "∶": ":",
     "ε": r"\epsilon ", "Δ": r"\Delta ", "Σ": r"\Sigma ", "Ω": r"\Omega ", "Γ": r"\Gamma ",
 }  # fmt: skip
 
@@ -122,6 +123,9 @@ def _normalize(answer: str) -> str:
     french = _OPEN_INTERVAL.fullmatch(text)
     if french and (french[1], french[3]) != ("[", "]"):
         text = ("(" if french[1] == "]" else "[") + french[2] + (")" if french[3] == "[" else "]")
+    plain = _PLAIN_INTEGER.fullmatch(text)
+    if plain:
+        text = (plain[1] + plain[2].lstrip("0")) if plain[2].strip("0") else "0"
     if text == r"\ldots" or not any(c.isalnum() or c in "\\?" for c in text):
         return ""
     return f"{text}\\unit{{{unit}}}" if unit else text
@@ -185,7 +189,7 @@ def _join_thousands(text: str) -> str:
     )
     text = re.sub(r"(?<=\d),\\[!,]\s*(?=\d{3}(?!\d))|(?<=\d)\\,(?=\d{3}(?!\d))", "", text)
     text = re.sub(r"\\[,;:!> ]|~", lambda m: "" if m[0] == r"\!" else " ", text)
-    if re.search(r"[(\[{]", re.sub(r"\\[a-z]+\{|\^\{|_\{", "", text)):
+    if re.search(r"[(\[{]", re.sub(r"\\[a-z]+\{|\^\{|_\{|\}\{", "", text)):
         return text  # (100,200) is a pair
     text = re.sub(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])", lambda m: m[0].replace(",", ""), text)
     if re.fullmatch(r"\s*-?[1-9]\d{0,2}(?: \d{3})+\s*", text):
@@ -250,6 +254,9 @@ def _latex_spelling(text: str) -> str:
     text = re.sub(r"\s+!=\s*", "≠", text).replace("...", r"\ldots ")
     text = re.sub(r"\{([^{}\\]*)\\over(?![a-z])([^{}\\]*)\}", r"\\frac{\1}{\2}", text)
     text = re.sub(r"\{([^{}\\]*)\\choose(?![a-z])([^{}\\]*)\}", r"\\binom{\1}{\2}", text)
+    text = re.sub(r"\+/-", r"\\pm ", text)
+    text = re.sub(r"\\mathbb\s*([A-Z])", r"\\mathbb{\1}", text)
+    text = re.sub(r"(?<![a-zA-Z\\])abs\s*\(([^()]*)\)", r"|\1|", text)
     text = _repeating(text)
     text = re.sub(r"(?<![a-zA-Z\\])(?:infinity|infty|inf|Infinity)(?![a-zA-Z])", r"\\infty", text)
     return text.replace(r"\#", "").replace("**", "^") if not text.endswith("**") else text.rstrip("*")
@@ -271,8 +278,9 @@ def _repeating(text: str) -> str:
 
 def _counting(text: str) -> str:
     r"""Write ``C(10,4)`` and ``{}_{10}C_4`` as binomials, ``{}_{10}P_4`` as a quotient; bases as numbers."""
-    if "_" not in text and "C(" not in text:
+    if "_" not in text and "C(" not in text and "base" not in text:
         return text
+    text = re.sub(r"^([0-9A-Z]+) ?\(?(?:in )?base[ -](\w+)\)?$", r"\1_{\2}", text)
     text = re.sub(r"_\{(?:base ?(\d{1,2})|\((\d{1,2})\))\}", lambda m: f"_{{{m[1] or m[2]}}}", text)
     text = re.sub(r"_\{(?:base )?([a-z]+)\}", lambda m: f"_{_BASES[m[1]]}" if m[1] in _BASES else m[0], text)
     return _COUNTING.sub(_counted, text)
@@ -339,5 +347,6 @@ def _fractions(text: str) -> str:
     text = re.sub(r"\\frac ?(\d)\{", r"\\frac{\1}{", text)
     text = re.sub(r"(\\frac\{[^{}]*\}) ?([0-9a-zA-Z])(?![0-9])", r"\1{\2}", text)
     text = re.sub(r"\\sqrt ?(\d+|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\sqrt(\[\w+\]) ?(\d+|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt\1{\2}", text)
     text = re.sub(r"(?<![\d./])(\d+) (\d+)/(\d+)(?![\d/])", r"\1\\frac{\2}{\3}", text)
     return re.sub(r"([\^_])\{(?:([0-9])\}(?![0-9.])|([a-zA-Z])\}(?![a-zA-Z]))", r"\1\2\3", text)

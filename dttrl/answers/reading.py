@@ -18,6 +18,7 @@ from dttrl.answers.expressions import balanced, is_number, parse_expression, spl
 
 _RELATIONS: Final = frozenset({"=", "≈", "<", ">", "<=", ">=", "≠", "\\in"})
 _SEPARATORS: Final = frozenset({",", ";", "and", "or"})
+_MATRIX: Final = "(?:[pbB]?matrix|smallmatrix|array)"
 _LABEL_COMMANDS: Final = re.compile(r"\\(?:angle|triangle|frac|overline|vec|[A-Z]?[a-z]{2,7})")
 
 
@@ -128,6 +129,8 @@ def _item(tokens: Sequence[str]) -> list[Node]:
 
 def _set(tokens: Sequence[str]) -> list[Node]:
     """Members of a set, without repetitions; ``x | x > 2`` is the interval."""
+    if tokens[1:6] == ["\\in", "\\mathbb", "{", "R", "}"]:
+        tokens = [tokens[0], *tokens[6:]]
     if len(tokens) > 3 and tokens[1] in ("|", ":", "\\mid") and tokens[0] in tokens[2:]:
         return [_single(tokens[2:])]
     inner = _items(tokens)
@@ -138,6 +141,9 @@ def _set(tokens: Sequence[str]) -> list[Node]:
 def _single(tokens: Sequence[str]) -> Node:
     parts = split(tokens, frozenset({"\\cup"}))
     if len(parts) > 1:
+        if all(len(part) > 2 and part[0] == "\\{" and _closes_at_end(part) for part in parts):
+            members = [member for part in parts for member in _set(part[1:-1])]
+            return Node("list", tuple(m for i, m in enumerate(members) if m not in members[:i]))
         return Node("union", tuple(_value(part) for part in parts))
     relations = [t for t in _top_level(tokens) if t in _RELATIONS]
     if relations:
@@ -290,8 +296,8 @@ def _matrix(tokens: Sequence[str]) -> Node:
     """Rows of a ``pmatrix``, ``bmatrix`` or bracketed ``array``, times a scalar that stands before it."""
     text = " ".join(tokens)
     match = re.fullmatch(
-        r"(?P<scale>.*?)(?P<open>[(\[] )?\\begin { (?:[pb]?matrix|array) } (?:{ [clr |]+ } )?(?P<body>.*?) ?"
-        r"\\end { (?:[pb]?matrix|array) }(?P<close> [)\]])?",
+        rf"(?P<scale>.*?)(?P<open>[(\[] )?\\begin {{ {_MATRIX} }} (?:{{ [clr |]+ }} )?(?P<body>.*?) ?"
+        rf"\\end {{ {_MATRIX} }}(?P<close> [)\]])?",
         text,
     )
     if match is None or "\\begin" in match["body"] or bool(match["open"]) != bool(match["close"]):

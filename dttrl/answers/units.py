@@ -28,7 +28,7 @@ _SAME_UNIT: Final = {
 }  # fmt: skip
 _SHORT_UNITS: Final = frozenset({
     "cm", "mm", "km", "ft", "in", "yd", "mi", "kg", "mg", "lb", "lbs", "oz", "ml", "hr", "hrs", "sec",
-    "min", "mph", "kph", "pct", "deg", "pm", "am", "cm/s", "m/s", "km/h", "kmh", "ms",
+    "min", "mph", "kph", "pct", "deg", "pm", "am", "cm/s", "m/s", "km/h", "kmh", "ms", "sq",
 })  # fmt: skip
 _SINGLE_UNITS: Final = frozenset("mgshljnw")
 
