@@ -244,7 +244,9 @@ def _choice_label(text: str) -> str:
     )
     word = re.fullmatch(r"\s*(?i:option|choice|answer)\s*:?\s*\(?([A-Ja-j])\)?\s*\.?\s*", text)
     word = word or re.fullmatch(r"\s*([A-J])\s*\)[\s.]*", text)
-    label = label or re.match(r"\s*([A-J])\s*[:.)]\s+(?!and\b|or\b)[0-9A-Za-z$\\(]", text)
+    label = label or re.match(r"\s*([A-J])\s*[:.)]\s+(?!and\b|or\b)[A-Za-z]{2}", text)
+    if label and re.search(r"(?:^|[\s(,;])[A-J]\s*[:.)=]", text[label.end(1) + 1 :]):  # A: 5, B: 7
+        label = None
     found = label or word
     return found[1].upper() if found else text
 

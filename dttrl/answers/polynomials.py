@@ -260,7 +260,21 @@ class Generators:
         for monomial, c in a.items():
             algebraic = frozenset((n, e) for n, e in monomial if self.is_algebraic(n))
             groups.setdefault(monomial - algebraic, {})[algebraic] = c
-        return all(self._algebraic_zero(group) for group in groups.values())
+        return self._logarithmic_zero(a) or all(self._algebraic_zero(group) for group in groups.values())
+
+    def _logarithmic_zero(self, a: Sum) -> bool:
+        """Whether a sum of rational multiples of logarithms is the logarithm of 1."""
+        scale = reduce(lcm, (c.denominator for c in a.values()), 1)
+        sides = [constant(1), constant(1)]
+        for monomial, c in a.items():
+            (name, exponent), *more = monomial or {("", Fraction(0))}
+            if more or exponent != 1 or name[:1] not in ("l", "L") or abs(c * scale) > 100:
+                return False
+            inner = constant(int(name[2:])) if name[0] == "l" else self.logarithms[int(name[1:])]
+            if not self.is_number(inner):
+                return False
+            sides[c < 0] = self.multiply(sides[c < 0], self.power(inner, int(abs(c * scale))))
+        return bool(a) and self.vanishes(self.add(sides[0], sides[1], -1))
 
     def _algebraic_zero(self, a: Sum) -> bool:
         """Compare a number made of roots with its separation bound."""

@@ -92,12 +92,14 @@ def _items(tokens: Sequence[str]) -> Node:
 
 
 def _intersection(intervals: Sequence[Node]) -> Node | None:
-    """Return what two half-lines of opposite directions have in common, else None."""
+    """Return what two half-lines of opposite directions have in common (both, if nothing), else None."""
     upward = [n for n in intervals if n.args[1] == INFINITY]
     downward = [n for n in intervals if n.args[0] == make("neg", INFINITY)]
     if len(intervals) != 2 or len(upward) != 1 or len(downward) != 1 or upward == downward:
         return None
     up, down = upward[0], downward[0]
+    if up.args[0].op == down.args[1].op == "num" and up.args[0].value > down.args[1].value:
+        return Node("union", (down, up))
     return Node("group", (up.args[0], down.args[1]), name=up.name[0] + down.name[1])
 
 

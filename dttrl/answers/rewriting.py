@@ -248,12 +248,14 @@ class Rewriter:
         """Logarithm of a positive sum: of its content, its common factors, and what is left."""
         g = self.generators
         scale = content(s)
-        powers = common_powers(s, {name for monomial in s for name, _ in monomial})
-        rest = g.multiply(s, g.term({n: -e for n, e in powers.items() if n[0] != "r"}, 1 / scale))
-        if len(rest) == 1:  # a root alone
+        names = {name for monomial in s for name, _ in monomial}
+        powers = common_powers(s, [name for name in names if g.positive_generator(name)])
+        roots = {name: e for name, e in powers.items() if name[0] == "r"}
+        rest = g.multiply(s, g.term({n: -e for n, e in powers.items() if n not in roots}, 1 / scale))
+        if rest == {frozenset(roots.items()): Fraction(1)}:  # nothing but roots
             rest = constant(1)
         else:
-            powers = {n: e for n, e in powers.items() if n[0] != "r"}
+            powers = {name: e for name, e in powers.items() if name not in roots}
         total: Sum = {}
         for value, sign in ((scale.numerator, 1), (scale.denominator, -1)):
             for p, e in _factors(value).items():
