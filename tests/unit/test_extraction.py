@@ -109,7 +109,7 @@ def test_choices(text: str, answer: str | None) -> None:
         (r"\boxed{073}", "73"),
         (r"\boxed{000}", "0"),
         (r"\boxed{\frac{146}{2}}", "73"),
-        (r"\boxed{m+n=73}", None),
+        (r"\boxed{m+n=73}", "73"),
         (r"\boxed{x = 73}", "73"),
         (r"\boxed{1000}", None),
         (r"\boxed{-3}", None),
@@ -181,3 +181,21 @@ def test_completions_of_the_data_set() -> None:
             ):
                 wrong.append(row["id"])
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "answer"),
+    [
+        (r"\framebox{5}", "math", "5"),
+        ("Final Answer\n\n42", "math", "42"),
+        ("The answer is approximately 3.5.", "math", "3.5"),
+        (r"\boxed{m+n=73}", "integer", "73"),
+        ("The answer is $m+n=73$.", "integer", "73"),
+        (r"\boxed{m+n=1073}", "integer", None),
+        ("Correct choice: C", "choice", "C"),
+        ("So the answer is A or B", "choice", None),
+        ("The answer is not A but B.", "choice", None),
+    ],
+)
+def test_more_ways_to_say_it(text: str, kind: AnswerKind, answer: str | None) -> None:
+    assert extract(text, kind=kind).answer == answer
