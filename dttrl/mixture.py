@@ -266,8 +266,15 @@ def _fit_pomegranate(standard_N: FloatArray, start_5: FloatArray) -> tuple[Float
     settled, and its ``Normal`` ignores ``min_cov``; so its E and M steps are called from here.
     """
     import torch
+
+    # Importing pomegranate resets the OpenMP threads (through numba): with more threads than free cores
+    # every later matrix product of the process is many times slower.
+    threads = torch.get_num_threads()
     from pomegranate.distributions import Normal
     from pomegranate.gmm import GeneralMixtureModel
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
     def tensor(*values: float) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64)

@@ -105,7 +105,8 @@ class _Run:
                     self.bench.policy.optimizer,
                     history_window=config.history_window,
                 )
-            self.folder.rewind(checkpoint)
+            # Without a checkpoint nothing is kept, not even the evaluation before the first step.
+            self.folder.rewind(checkpoint or -1)
             if not checkpoint:
                 self._evaluate(step=0)
             for step in range(self.state.step + 1, self.total + 1):

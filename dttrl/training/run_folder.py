@@ -75,7 +75,7 @@ class RunFolder:
             file.write(_json_line(metrics))
 
     def rewind(self, step: int) -> None:
-        """Drop every record of a step after ``step`` and take over the others."""
+        """Drop every record of a step after ``step`` (-1: all records) and take over the others."""
         for name, stage in TABLES.items():
             path = self.path / f"{name}.parquet"
             if path.exists():
