@@ -83,8 +83,9 @@ def test_the_run_folder_holds_every_record(finished: Path) -> None:
     wanted = (
         "label_accuracy reward_accuracy majority_ratio ground_truth_ratio majority_voting_reward pass@8 "
         "post_reward_accuracy post_ground_truth_ratio post_pass@4 label_ratio diversity diversity_weight "
-        "no_answer_rate ties fallbacks auroc mixture_mean_neg mixture_std_pos shift pool_size kl clip_fraction "
-        "grad_norm loss learning_rate entropy tokens truncated_rate seconds_sample seconds_label seconds_update"
+        "no_answer_rate ties fallbacks auroc mixture_mean_neg mixture_std_pos shift pool_size kl "
+        "clip_fraction grad_norm loss learning_rate entropy tokens truncated_rate seconds_sample "
+        "seconds_label seconds_update"
     )
     assert set(wanted.split()) <= set(records[-1])
     assert records[-1]["pool_size"] == STEPS * 2 * 8
