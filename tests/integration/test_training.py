@@ -177,7 +177,7 @@ class StopAt(Silent):
         self._seen = step
 
     def phase(self, name: str, done: int, total: int) -> None:
-        if name == "update" and self._seen == self._step - 1:
+        if name == "sample" and done == total and self._seen == self._step - 1:
             raise KeyboardInterrupt
 
 
