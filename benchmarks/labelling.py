@@ -71,9 +71,7 @@ def main() -> None:
     vote = seconds(lambda: distrivoting(classes, current, progressive.mixture), options.repeats)
     settings = SignalSettings()
     whole = seconds(lambda: training_signal(batch, history, METHODS["distri-gmm"], settings), options.repeats)
-    print(
-        f"step {options.steps + 1}, pool of {progressive.pool_size} confidences, partitions agree: {agree:.4f}"
-    )
+    print(f"step {options.steps + 1}, pool of {progressive.pool_size}; partitions agree: {agree:.4f}")
     print(f"refit every past step / cached history : {refit / cached:8.1f}")
     print(f"history / vote of {QUESTIONS} questions          : {cached / vote:8.1f}")
     print(f"whole training signal / history        : {whole / cached:8.2f}")
