@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +159,3 @@ def _json_line(record: Mapping[str, Any]) -> str:
         for name, value in record.items()
     }
     return json.dumps(plain, ensure_ascii=False) + "\n"
-
-
-def columns_of(parts: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
-    """Turn rows into columns; all rows must have the keys of the first."""
-    return {name: [row[name] for row in parts] for name in parts[0]} if parts else {}
