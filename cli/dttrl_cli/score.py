@@ -11,14 +11,17 @@ from dttrl.config import ScoreConfig, load_config
 from dttrl_cli import options
 from dttrl_cli.console import Console, number
 from dttrl_cli.fields import settings
+from dttrl_cli.foreign import accepts_foreign
 
 EXAMPLES = ("dttrl score rollouts.parquet -o scored.parquet --region last-step",)
 
 
+@accepts_foreign("rollouts", scored=False)
 @settings(ScoreConfig)
 def score(
     rollouts: Annotated[
-        list[Path], typer.Argument(help="Rollout files, or folders of parts.", show_default=False)
+        list[Path],
+        typer.Argument(help="Rollout files, folders of parts, or other tools' files.", show_default=False),
     ],
     output: Annotated[
         Path,
