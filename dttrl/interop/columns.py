@@ -1,7 +1,8 @@
 """Any Parquet, JSON lines, JSON list, CSV or TSV file, a row a rollout, by the names of its columns.
 
 ``--columns question=qid,answer=pred,confidence=score`` (also ``gold, id, sample, text, step, source``). The
-question may be an id (one word) or the prompt itself; with ``id`` it is the prompt. Numbers keep the file's spelling.
+question may be an id (one word) or the prompt itself; with ``id`` it is the prompt. Numbers keep the file's
+spelling.
 """
 
 from __future__ import annotations

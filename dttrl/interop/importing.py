@@ -14,6 +14,7 @@ from dttrl.interop.records import Findings, ReadOptions, Record
 from dttrl.interop.registry import Format
 from dttrl.interop.spill import Spill
 from dttrl.questions import Question
+from dttrl.schemas import ROLLOUTS
 from dttrl.tables import TableWriter, sanitize
 from dttrl.validation import one_line
 
@@ -83,14 +84,16 @@ def import_files(
     line) of the input, a block of rows of the output, and what ``spill`` says.
     """
     options = options or ReadOptions()
+    entry.check(options)
     paths = expand(sources, entry)
     findings = Findings()
     models: dict[str, str] = {}
     unknown = 0
-    writer = TableWriter(
-        output, _key_schema(), metadata={}, overwrite=overwrite
-    )  # refuses the output up front
-    output.parent.mkdir(parents=True, exist_ok=True)
+    TableWriter(output, ROLLOUTS.fields, metadata={}, overwrite=overwrite)  # refuses a bad output up front
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({one_line(error)})") from error
     spilled = output.with_name(f"{output.name}.spill-{os.getpid()}")
     with Spill(spilled, exact_samples=entry.name == "columns" and "sample" in options.columns) as spill:
         for path in paths:
@@ -106,8 +109,7 @@ def import_files(
             raise InputError(f"{paths[0]}: holds no rollouts of format {entry.name}")
         schema = spill.schema()
         metadata = _metadata(entry, options, findings, models, spill.present)
-        writer = TableWriter(output, schema, metadata=metadata, overwrite=overwrite)
-        with writer:
+        with TableWriter(output, schema, metadata=metadata, overwrite=overwrite) as writer:
             for table in spill.tables(schema):
                 writer.write(table)
         if progress is not None:
@@ -124,12 +126,6 @@ def import_files(
         )
     _explain(summary, options, findings, unknown)
     return summary
-
-
-def _key_schema() -> Any:
-    from dttrl.schemas import ROLLOUTS
-
-    return ROLLOUTS.select(("step", "query_id", "sample_id"))
 
 
 def _fill(record: Record, questions: Mapping[str, Question]) -> bool:

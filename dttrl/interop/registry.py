@@ -18,12 +18,15 @@ from dttrl.interop import (
     ttrl,
     verl,
 )
-from dttrl.interop.records import Findings, ReadOptions, Record
+from dttrl.interop.records import ROLES, Findings, ReadOptions, Record
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format; ``recognised`` and ``carries`` are for people, a folder is searched for ``endings``."""
+    """One format; ``recognised`` and ``carries`` are for people, a folder is searched for ``endings``.
+
+    ``roles`` are what ``--columns`` may name for it; ``top_entries``: it may hold top log-probabilities.
+    """
 
     name: str
     summary: str
@@ -32,6 +35,17 @@ class Format:
     endings: tuple[str, ...]
     recognise: Callable[[Path], bool]
     read: Callable[[Path, ReadOptions, Findings], Iterator[Record]]
+    roles: tuple[str, ...] = ()
+    top_entries: bool = False
+
+    def check(self, options: ReadOptions) -> None:
+        """Raise InputError for an option that this format would not heed."""
+        unheeded = [role for role in options.columns if role not in self.roles]
+        if unheeded:
+            known = f"it heeds {', '.join(self.roles)}" if self.roles else "its fields have fixed names"
+            raise InputError(f"--columns: format {self.name} has no use for {unheeded[0]!r}; {known}")
+        if options.k is not None and not self.top_entries:
+            raise InputError(f"--k is for formats with top log-probabilities; {self.name} has none")
 
 
 def _table(*formats: Format) -> dict[str, Format]:
@@ -67,6 +81,7 @@ FORMATS: dict[str, Format] = _table(
         (".parquet",),
         trl.recognise,
         trl.read,
+        roles=("gold",),
     ),
     Format(
         "lm-eval",
@@ -76,6 +91,7 @@ FORMATS: dict[str, Format] = _table(
         (".jsonl",),
         lm_eval.recognise,
         lm_eval.read,
+        roles=("gold",),
     ),
     Format(
         "lighteval",
@@ -94,6 +110,7 @@ FORMATS: dict[str, Format] = _table(
         (".eval", ".json"),
         inspect_logs.recognise,
         inspect_logs.read,
+        top_entries=True,
     ),
     Format(
         "openai",
@@ -103,6 +120,8 @@ FORMATS: dict[str, Format] = _table(
         (".jsonl",),
         openai_chat.recognise,
         openai_chat.read,
+        roles=("question", "id", "sample", "answer", "confidence", "gold", "source"),
+        top_entries=True,
     ),
     Format(
         "deepconf",
@@ -121,6 +140,7 @@ FORMATS: dict[str, Format] = _table(
         (".parquet", ".jsonl", ".json", ".csv", ".tsv"),
         columns.recognise,
         columns.read,
+        roles=ROLES,
     ),
 )
 
