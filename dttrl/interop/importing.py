@@ -95,7 +95,8 @@ def import_files(
     except OSError as error:
         raise InputError(f"{output}: cannot be written ({one_line(error)})") from error
     spilled = output.with_name(f"{output.name}.spill-{os.getpid()}")
-    with Spill(spilled, exact_samples=entry.name == "columns" and "sample" in options.columns) as spill:
+    exact = entry.name == "columns" and "sample" in options.columns
+    with Spill(spilled, exact_samples=exact, same_prompts=not entry.prompts_vary) as spill:
         for path in paths:
             for record in entry.read(path, options, findings):
                 record.query_id = sanitize(record.query_id)

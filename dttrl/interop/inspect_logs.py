@@ -24,6 +24,7 @@ from dttrl.interop.records import (
     finish,
     label,
     label_field,
+    list_field,
     lookup,
     no_score,
     number_field,
@@ -48,7 +49,7 @@ def recognise(path: Path) -> bool:
         try:
             with zipfile.ZipFile(path) as archive:
                 return any(n == "header.json" or n.startswith("_journal/") for n in archive.namelist())
-        except (zipfile.BadZipFile, OSError):
+        except (zipfile.BadZipFile, OSError, NotImplementedError):
             return path.suffix == ".eval"
     begin = start[:2048]
     return (
@@ -134,7 +135,7 @@ def _sample(
     findings.scores.update({name: None for name, score in scores.items() if _value(score) is not None})
     epoch = whole_field(sample, "epoch", place) or 1
     identity = label(require(sample, "id", place), "id", place)
-    choices = lookup(sample, "output.choices")
+    choices = list_field(sample, "output.choices", place)
     for index, choice in enumerate(choices):
         if not isinstance(choice, dict):
             raise InputError(f"{place}: field 'output.choices.{index}' is not an object")

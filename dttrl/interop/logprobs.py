@@ -103,8 +103,10 @@ def _bytes(token: dict[str, Any], place: Place, where: str) -> bytes:
             raise InputError(f"{place}: field '{where}.token' is {kind(text)}, expected text")
         return text.encode("utf-8", "replace")
     try:
+        if not isinstance(raw, list):
+            raise TypeError
         return bytes(raw)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{place}: field '{where}.bytes' is not a list of bytes") from None
 
 

@@ -25,7 +25,8 @@ from dttrl.interop.records import ROLES, Findings, ReadOptions, Record
 class Format:
     """One format; ``recognised`` and ``carries`` are for people, a folder is searched for ``endings``.
 
-    ``roles`` are what ``--columns`` may name for it; ``top_entries``: it may hold top log-probabilities.
+    ``roles`` are what ``--columns`` may name for it; ``top_entries``: it may hold top log-probabilities;
+    ``prompts_vary``: one question may have several prompts (examples drawn anew).
     """
 
     name: str
@@ -37,6 +38,7 @@ class Format:
     read: Callable[[Path, ReadOptions, Findings], Iterator[Record]]
     roles: tuple[str, ...] = ()
     top_entries: bool = False
+    prompts_vary: bool = False
 
     def check(self, options: ReadOptions) -> None:
         """Raise InputError for an option that this format would not heed."""
@@ -92,6 +94,7 @@ FORMATS: dict[str, Format] = _table(
         lm_eval.recognise,
         lm_eval.read,
         roles=("gold",),
+        prompts_vary=True,
     ),
     Format(
         "lighteval",
@@ -154,4 +157,5 @@ def format_named(name: str) -> Format:
 
 def recognise(path: Path) -> Format | None:
     """Return the format of a file, None where none fits; at most its head and its first row are read."""
-    return next((entry for entry in FORMATS.values() if entry.recognise(path)), None)
+    by_head = (FORMATS["inspect"], FORMATS["deepconf"])  # first: a log may be one long line
+    return next((entry for entry in (*by_head, *FORMATS.values()) if entry.recognise(path)), None)

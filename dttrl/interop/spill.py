@@ -1,9 +1,10 @@
 """Records in any order -> rows question by question: a temporary Arrow file and a few numbers a rollout.
 
 Other tools write rollouts in the order in which they ended, or epoch by epoch. The records go to an
-uncompressed Arrow file beside the output as they come; in memory stay five numbers a rollout (40 bytes, and
-as many again while they are sorted), and the id, the place and the reference answer of each question. The
-file is then memory-mapped and read in the order of (step, query_id, sample_id), a block at a time.
+uncompressed Arrow file beside the output as they come. In memory stay five numbers a rollout (40 bytes, and
+as many again while they are sorted), and the id, the place, the reference answer and a hash of the prompt of
+each question. The file is then memory-mapped and read in the order of (step, query_id, sample_id), a block at
+a time.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ _SCHEMA = pa.schema([field.with_nullable(True) for field in ROLLOUTS.select(COLU
 class Spill:
     """Takes records one by one, then gives tables in order; a context manager that removes its file."""
 
-    def __init__(self, path: Path, *, exact_samples: bool) -> None:
+    def __init__(self, path: Path, *, exact_samples: bool = False, same_prompts: bool = True) -> None:
         self._path = path
+        self._same_prompts = same_prompts
         self._exact = exact_samples
         self._pending: list[Record] = []
         self._pending_bytes = 0
@@ -51,7 +53,7 @@ class Spill:
         self._starts: list[int] = [0]
         self._bytes = 0
         self._question_ids: dict[str, int] = {}
-        self._golds: list[tuple[str | None, Place]] = []
+        self._firsts: list[tuple[str | None, int, Place]] = []
         self._files: list[tuple[Path, str]] = []
         self._keys = {name: array("q") for name in ("step", "question", "file", "sample", "number")}
         self.present: dict[str, int] = dict.fromkeys(COLUMNS, 0)
@@ -83,17 +85,13 @@ class Spill:
         return len(self._question_ids)
 
     def add(self, record: Record) -> None:
-        """Take one record; raises InputError where its reference answer contradicts an earlier one's."""
+        """Take one record; raises InputError where prompt or reference contradict an earlier one's."""
         place = record.place
         question = self._question_ids.setdefault(record.query_id, len(self._question_ids))
-        if question == len(self._golds):
-            self._golds.append((record.gold, place))
-        elif self._golds[question][0] != record.gold:
-            gold, first = self._golds[question]
-            raise InputError(
-                f"{place}: the reference answer of question {record.query_id!r} is {shown(record.gold)}, but"
-                f" {shown(gold)} at {first}; questions that differ need ids that differ"
-            )
+        if question == len(self._firsts):
+            self._firsts.append((record.gold, hash(record.prompt), place))
+        else:
+            self._compare(record, *self._firsts[question])
         if not self._files or self._files[-1] != (place.path, place.unit):
             self._files.append((place.path, place.unit))
         keys = (
@@ -109,6 +107,19 @@ class Spill:
         self._pending_bytes += _size(record)
         if len(self._pending) >= _BATCH_ROWS or self._pending_bytes >= _BATCH_BYTES:
             self._flush()
+
+    def _compare(self, record: Record, gold: str | None, prompt: int, first: Place) -> None:
+        if record.gold != gold:
+            raise InputError(
+                f"{record.place}: the reference answer of question {record.query_id!r} is"
+                f" {shown(record.gold)}, but {shown(gold)} at {first};"
+                " questions that differ need ids that differ"
+            )
+        if self._same_prompts and hash(record.prompt) != prompt:
+            raise InputError(
+                f"{record.place}: the prompt of question {record.query_id!r} is not that at {first};"
+                " questions that differ need ids that differ (import the files one by one)"
+            )
 
     def _flush(self) -> None:
         if not self._pending:

@@ -118,6 +118,9 @@ def test_vote_uses_the_confidences_of_a_file(tmp_path: Path, capsys: pytest.Capt
     votes = tmp_path / "v.parquet"
     run(capsys, "vote", DATA / "openai_chat.jsonl", "-m", "wsc", "-o", votes)
     assert answers(votes, "wsc") == {"product": "6", "sum": "3"}
+    # Also where the file has answers besides: without the confidences wsc would be refused.
+    run(capsys, "vote", DATA / "inspect_log.json", "-m", "wsc", "-o", votes, "--overwrite")
+    assert answers(votes, "wsc") == {"1": "2", "two": "5"}
 
 
 def test_vote_without_confidence_says_what_remains(capsys: pytest.CaptureFixture[str]) -> None:

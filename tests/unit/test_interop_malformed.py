@@ -81,6 +81,9 @@ TEXTS: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
         "openai", jsonl(chat(token="x", logprob=-1, bytes=[300])), {},
         [":1:", "content.0.bytes"],
     ),
+    "openai bytes as a size": (
+        "openai", jsonl(chat(token="x", logprob=-1, bytes=10**30)), {}, [":1:", "content.0.bytes"],
+    ),
     "openai no token": ("openai", jsonl(chat(logprob=-1)), {}, [":1:", "content.0.token"]),
     "openai entries": (
         "openai", jsonl(chat(token="x", logprob=-1, top_logprobs=[1])), {},
@@ -93,6 +96,9 @@ TEXTS: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     "inspect no samples": ("inspect", log(samples=None), {}, ["'samples'"]),
     "inspect no id": ("inspect", log(SAMPLE, {**SAMPLE, "id": None}), {}, ["sample 1", "'id'"]),
     "inspect sample is text": ("inspect", log("x"), {}, ["sample 0", "object"]),
+    "inspect choices": (
+        "inspect", log({**SAMPLE, "output": {"choices": 1}}), {}, ["sample 0", "output.choices"],
+    ),
     "inspect no such score": (
         "inspect", log(SAMPLE), {"score": "match"},
         ["sample 0", "'match' for --score"],
@@ -206,6 +212,17 @@ def test_a_damaged_eval(tmp_path: Path, damage: Callable[[Path], None], named: s
         archive.writestr("header.json", log(samples=[]))
     damage(path)
     assert named in refused("inspect", path, {})
+
+
+def test_a_zip_of_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.eval"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("header.json", log(samples=[]))
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + 6] = 200  # version needed to extract
+    path.write_bytes(bytes(data))
+    assert recognise(path) is FORMATS["inspect"]  # by its ending, so that the error says what is wrong
+    assert "cannot be read" in refused("inspect", path, {})
 
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ BAD: dict[str, tuple[bytes, str]] = {
         program(global_of("builtins", "int"), b"X" + struct.pack("<I", 5000) + b"9" * 5000, b"\x85R"),
         "400 digits",
     ),
-    "long memo index": (program(b"K\x01", b"r\xff\xff\xff\x7f"), "memory"),
+    "long memo index": (program(b"K\x01", b"r\x00\x00\x00\x08"), "memory"),
     "truncated": (pickle.dumps(question())[:-20], "damaged"),
     "no pickle": (b"\x80\x04hello", "damaged"),
     "a list": (pickle.dumps([1, 2]), "no dictionary"),

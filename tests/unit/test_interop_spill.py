@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 import tracemalloc
 from pathlib import Path
@@ -81,6 +82,22 @@ def test_exact_samples_are_kept_and_a_repeated_one_is_refused(tmp_path: Path) ->
     records.append(Record(Place(PATH, 3), "q", sample=7, text="x"))
     with pytest.raises(InputError, match="theirs, row 3: sample 7 of question 'q'"):
         spilled(records, tmp_path, exact=True)
+
+
+def test_questions_that_differ_are_not_mixed(tmp_path: Path) -> None:
+    def records(**changes: str) -> list[Record]:
+        first = Record(Place(PATH, 0), "q", text="x", prompt="1+1?", gold="2")
+        return [first, dataclasses.replace(first, place=Place(PATH, 1), **changes)]
+
+    for changes, named in (({"gold": "3"}, "reference answer"), ({"prompt": "1+2?"}, "prompt")):
+        with pytest.raises(
+            InputError, match=f"theirs, row 1: the {named} of question 'q' is .*theirs, row 0"
+        ):
+            spilled(records(**changes), tmp_path)
+    with Spill(tmp_path / "y", same_prompts=False) as spill:
+        for record in records(prompt="1+2?"):
+            spill.add(record)
+        assert (spill.num_rows, spill.num_questions) == (2, 1)
 
 
 def test_blocks_are_put_together_over_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
