@@ -114,6 +114,30 @@ def test_vote_takes_the_files_as_they_are(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "entry", "expected"),
+    [
+        ("verl_generation.jsonl", "verl", {"2", "5"}),
+        ("trl_completions.jsonl", "trl", {"2", None}),
+        ("lighteval_details.jsonl", "lighteval", {"2", "5"}),
+    ],
+)
+def test_vote_takes_parquet_of_other_tools(
+    tmp_path: Path, name: str, entry: str, expected: set[str | None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines()]
+    path, votes = tmp_path / "theirs.parquet", tmp_path / "v.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    _, notes = run(capsys, "vote", path, "-o", votes)
+    assert f"{path}: read as {entry}; no confidence: majority vote (sc)" in notes
+    assert set(answers(votes).values()) == expected
+    scored = tmp_path / "s.parquet"
+    run(capsys, "import", entry, path, "-o", tmp_path / "r.parquet")
+    run(capsys, "score", tmp_path / "r.parquet", "-o", scored)
+    run(capsys, "vote", scored, "-m", "sc", "-o", votes, "--overwrite")
+    assert set(answers(votes).values()) == expected
+
+
 def test_vote_uses_the_confidences_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     votes = tmp_path / "v.parquet"
     run(capsys, "vote", DATA / "openai_chat.jsonl", "-m", "wsc", "-o", votes)
