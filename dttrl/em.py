@@ -14,10 +14,14 @@ FloatArray = NDArray[np.float64]
 MIN_SPREAD = 1e-3
 """A component narrower than this share of the data's standard deviation has collapsed onto equal values."""
 MIN_WEIGHT = 1e-3
-"""A component lighter than this (or than two points) describes outliers, not a class of rollouts."""
+"""A component lighter than this (or than about two points) describes outliers, not a class of rollouts."""
 TOLERANCE = 1e-7
 """Fits stop when an EM step moves no parameter of the standardised data by more than this."""
-MAX_ITERATIONS = 100
+MAX_ITERATIONS = 200
+STEP_SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)
+"""Shares of a Newton step that are tried until one is likelier than the EM step."""
+MIN_GAP = 1e-4
+"""Means nearer than this many standard deviations of the data are one component."""
 
 
 def maximise_likelihood(
@@ -40,9 +44,8 @@ def maximise_likelihood(
         likelihood_F[active] = _mean(weight_FN, log_total)
         after = _em_step(x_FN, weight_FN, resp_low)
         moving = (np.abs(after - current).max(axis=1) > TOLERANCE) & is_healthy(after, n_F[active])
-        far = _newton_step(x_FN, weight_FN, resp_low, current)
-        better = _likelihood(x_FN, weight_FN, far) > _likelihood(x_FN, weight_FN, after)
-        result[active] = np.where((better & moving)[:, None], far, after)
+        step = _newton_direction(x_FN, weight_FN, resp_low, current)
+        result[active] = _likelier(x_FN, weight_FN, after, current, step)
         if not moving.all():
             active = active[moving]
             if not active.size:
@@ -58,8 +61,9 @@ def is_healthy(parameters_F5: FloatArray, n_F: FloatArray) -> NDArray[np.bool_]:
     """Return which fits have two separate components of real weight and spread, bool (F,)."""
     lightest_F = np.minimum(parameters_F5[:, 4], 1 - parameters_F5[:, 4])
     spread_F = parameters_F5[:, 2:4].min(axis=1)
-    apart_F = parameters_F5[:, 0] != parameters_F5[:, 1]
-    enough_F = lightest_F >= np.maximum(MIN_WEIGHT, 2 / np.maximum(n_F, 1))
+    apart_F = np.abs(parameters_F5[:, 0] - parameters_F5[:, 1]) >= MIN_GAP
+    # Two points, less what rounding and the tail of the other component take from them.
+    enough_F = lightest_F >= np.maximum(MIN_WEIGHT, 1.5 / np.maximum(n_F, 1))
     healthy: NDArray[np.bool_] = (
         np.isfinite(parameters_F5).all(axis=1) & (spread_F >= MIN_SPREAD) & enough_F & apart_F
     )
@@ -96,10 +100,27 @@ def _em_step(x_FN: FloatArray, weight_FN: FloatArray, resp_low_FN: FloatArray) -
     return np.stack([mean_low, mean_high, std_low, std_high, weight_low], axis=1)
 
 
-def _newton_step(
+def _likelier(
+    x_FN: FloatArray, weight_FN: FloatArray, after_F5: FloatArray, current_F5: FloatArray, step_F5: FloatArray
+) -> FloatArray:
+    """The EM step, or the longest part of the Newton step that is likelier than it."""
+    result = after_F5.copy()
+    to_beat = _likelihood(x_FN, weight_FN, after_F5)
+    rows = np.arange(len(after_F5))
+    for share in STEP_SHARES:
+        far = _moved(current_F5[rows], share * step_F5[rows])
+        better = _likelihood(x_FN[rows], weight_FN[rows], far) > to_beat[rows]
+        result[rows[better]] = far[better]
+        rows = rows[~better]
+        if not rows.size:
+            break
+    return result
+
+
+def _newton_direction(
     x_FN: FloatArray, weight_FN: FloatArray, resp_low_FN: FloatArray, parameters_F5: FloatArray
 ) -> FloatArray:
-    """One Newton step on the log-likelihood in the coordinates (means, log deviations, logit weight).
+    """Newton direction of the log-likelihood in the coordinates (means, log deviations, logit weight).
 
     With a and b the gradients of the two weighted log-densities and r the responsibility, a point adds
     ``r a + (1 - r) b`` to the gradient and ``r A + (1 - r) B + r (1 - r) (a - b)(a - b)'`` to the Hessian.
@@ -143,7 +164,12 @@ def _newton_step(
     for mean, spread, cross in ((0, 2, first_low / std_low), (1, 3, first_high / std_high)):
         hessian_F55[:, mean, spread] -= 2 * cross
         hessian_F55[:, spread, mean] -= 2 * cross
-    step_F5 = _ascent(gradient_F5 / total[:, None], hessian_F55 / total[:, None, None])
+    return _ascent(gradient_F5 / total[:, None], hessian_F55 / total[:, None, None])
+
+
+def _moved(parameters_F5: FloatArray, step_F5: FloatArray) -> FloatArray:
+    """Parameters after a step in the free coordinates, kept within what a mixture can be."""
+    weight = parameters_F5[:, 4]
     logit = np.log(weight) - np.log1p(-weight)
     std = np.exp(np.clip(np.log(parameters_F5[:, 2:4]) + step_F5[:, 2:4], np.log(MIN_SPREAD / 10), 10.0))
     new_weight = 1 / (1 + np.exp(-np.clip(logit + step_F5[:, 4], -30.0, 30.0)))

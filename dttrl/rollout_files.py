@@ -32,7 +32,7 @@ COMPATIBLE_METADATA = (
     "measure",
 )
 
-_BATCH_BYTES = 16 * 2**20
+_BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 4096
 _NO_STEP = -(2**40)  # outside int32: stands for a null step where steps are compared
 
@@ -217,7 +217,7 @@ def _batches(path: Path, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
 
 
 def _batch_rows(metadata: Any, schema: pa.Schema) -> int:
-    """Return how many rows are decoded at a time: about 16 MiB where text or per-token numbers are read.
+    """Return how many rows are decoded at a time: about 8 MiB where text or per-token numbers are read.
 
     Sizes of single columns would be exact, but asking pyarrow for them ends the process on a damaged footer.
     """

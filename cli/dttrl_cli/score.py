@@ -11,6 +11,7 @@ from dttrl.config import ScoreConfig, load_config
 from dttrl_cli import options
 from dttrl_cli.console import Console, number
 from dttrl_cli.fields import settings
+from dttrl_cli.foreign import accepts_foreign
 
 if TYPE_CHECKING:
     from dttrl.answers.explanation import Explanation
@@ -69,10 +70,12 @@ def shorten(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+@accepts_foreign("rollouts", scored=False)
 @settings(ScoreConfig)
 def score(
     rollouts: Annotated[
-        list[Path], typer.Argument(help="Rollout files, or folders of parts.", show_default=False)
+        list[Path],
+        typer.Argument(help="Rollout files, folders of parts, or other tools' files.", show_default=False),
     ],
     output: Annotated[
         Path,

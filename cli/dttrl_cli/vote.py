@@ -9,6 +9,7 @@ import typer
 
 from dttrl_cli import options
 from dttrl_cli.console import Console, interval, number
+from dttrl_cli.foreign import accepts_foreign
 
 if TYPE_CHECKING:
     from dttrl.offline import MethodSummary, VoteSummary
@@ -20,10 +21,14 @@ EXAMPLES = (
 )
 
 
+@accepts_foreign("files", scored=True)
 def vote(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Scored rollout files, folders of parts, or run folders.", show_default=False),
+        typer.Argument(
+            help="Scored rollout files, folders of parts, run folders, or other tools' files.",
+            show_default=False,
+        ),
     ] = None,
     method: Annotated[
         list[str] | None,

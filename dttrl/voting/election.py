@@ -67,7 +67,8 @@ def tally(class_RN: IntArray, weight_RN: FloatArray, confidence_RN: FloatArray, 
     """
     voter_RN = voter_RN & (class_RN >= 0) & np.isfinite(weight_RN)
     n_elections, n_rollouts = class_RN.shape
-    score_RC = class_sums(class_RN, weight_RN, voter_RN)
+    # Shares of 1/N keep sums of the largest floats finite; ratios and order are unchanged.
+    score_RC = class_sums(class_RN, weight_RN / max(n_rollouts, 1), voter_RN)
     n_classes = score_RC.shape[1]
     if n_classes == 0:
         none = np.full(n_elections, -1, dtype=np.int32)
@@ -77,8 +78,11 @@ def tally(class_RN: IntArray, weight_RN: FloatArray, confidence_RN: FloatArray, 
     best_R = score_RC.max(axis=1)
     tied_RC = present_RC & (score_RC >= (best_R - TIE_TOLERANCE * np.abs(best_R))[:, None])
 
-    confidence_RC = class_sums(class_RN, np.nan_to_num(confidence_RN, posinf=0, neginf=0), voter_RN)
-    confidence_RC = np.where(tied_RC, confidence_RC, -np.inf)
+    # A class none of whose voters has a confidence is the least sure of those that tie.
+    known_RN = voter_RN & np.isfinite(confidence_RN)
+    confidence_RC = class_sums(class_RN, confidence_RN / max(n_rollouts, 1), known_RN)
+    known_RC = class_sums(class_RN, np.ones_like(weight_RN), known_RN) > 0
+    confidence_RC = np.where(tied_RC & known_RC, confidence_RC, -np.inf)
     surest_R = confidence_RC.max(axis=1)
     slack_R = TIE_TOLERANCE * np.abs(np.where(np.isfinite(surest_R), surest_R, 0.0))
     tied_twice_RC = tied_RC & (confidence_RC >= (surest_R - slack_R)[:, None])
