@@ -18,6 +18,7 @@ from dttrl.answers.custom import load_grader
 from dttrl.answers.extraction import AnswerKind
 from dttrl.answers.kinds import AUTO
 from dttrl.confidence import Measure, Region
+from dttrl.config_file import read_fields
 from dttrl.errors import InputError
 from dttrl.methods import find_method
 from dttrl.selection import Select
@@ -52,7 +53,9 @@ class ModelFields(_Config):
     trust_remote_code: bool = Field(
         False, description="Run the code that a hub repository ships with its model.", json_schema_extra=MODEL
     )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps.", json_schema_extra=MODEL)
+    device: str = Field(
+        "auto", description="Where the model runs: auto, cpu, cuda, cuda:1 or mps.", json_schema_extra=MODEL
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="Arithmetic: auto is bfloat16 on a GPU, float32 on a CPU.",
@@ -80,12 +83,14 @@ class QuestionFields(_Config):
     limit: int | None = Field(None, ge=1, description="Only the first N questions.", json_schema_extra=DATA)
     template: TemplateName = Field(
         "chat-boxed",
-        description="How a prompt is made: the question raw, with the boxed suffix, and/or through the chat "
-        "template.",
+        description="How a question becomes a prompt: raw (as it is), boxed (with the instruction to box the "
+        "answer), chat (through the model's chat template), chat-boxed (both).",
         json_schema_extra=DATA,
     )
     suffix: str | None = Field(
-        None, description="Instruction to append instead of the usual boxed one.", json_schema_extra=DATA
+        None,
+        description="Instruction that the boxed templates append instead of the usual one.",
+        json_schema_extra=DATA,
     )
     system: str | None = Field(
         None, description="System message of the chat template.", json_schema_extra=DATA
@@ -102,16 +107,24 @@ class SamplingFields(_Config):
         "for the others. 0 is greedy.",
         json_schema_extra=SAMPLING,
     )
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling.", json_schema_extra=SAMPLING)
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Sample from the likeliest tokens with this total probability (nucleus sampling).",
+        json_schema_extra=SAMPLING,
+    )
     top_k: int = Field(
         0, ge=0, description="Sample from the k likeliest tokens (0: all).", json_schema_extra=SAMPLING
     )
-    max_new_tokens: int = Field(3072, ge=1, description="Longest completion.", json_schema_extra=SAMPLING)
+    max_new_tokens: int = Field(
+        3072, ge=1, description="Longest completion, in tokens.", json_schema_extra=SAMPLING
+    )
     stop: tuple[str, ...] = Field((), description="Stop string; may be repeated.", json_schema_extra=SAMPLING)
     k: int = Field(
         20,
         ge=1,
-        description="Top log-probabilities in a token's confidence (eq:traj_conf).",
+        description="How many of the largest log-probabilities a token's confidence averages.",
         json_schema_extra=SAMPLING,
     )
     batch_size: int = Field(
@@ -135,11 +148,16 @@ class ScoringFields(_Config):
     )
     region: str = Field(
         "last-step",
-        description="Tokens that make the trajectory confidence: last-step, all, tail:N, "
-        "bottom:SHARE:WINDOW, lowest:WINDOW.",
+        description="Tokens that a rollout's confidence averages: last-step (from the last blank line before "
+        "the answer), all, tail:N (the last N), bottom:SHARE:WINDOW, lowest:WINDOW (least sure windows).",
         json_schema_extra=SCORING,
     )
-    measure: Measure = Field("topk", description="Token statistic behind it.", json_schema_extra=SCORING)
+    measure: Measure = Field(
+        "topk",
+        description="Token statistic that a rollout's confidence averages: topk (minus the mean of the k "
+        "largest log-probabilities), logprob or perplexity of the sampled tokens, entropy, self-certainty.",
+        json_schema_extra=SCORING,
+    )
 
     @field_validator("kind")
     @classmethod
@@ -158,7 +176,7 @@ class GenerateConfig(ModelFields, QuestionFields, SamplingFields):
     """``dttrl generate``: N rollouts of every question."""
 
     samples: int = Field(64, ge=1, description="Rollouts of a question.", json_schema_extra=SAMPLING)
-    backend: Backend = Field("auto", description="What decodes.", json_schema_extra=SAMPLING)
+    backend: Backend = Field("auto", description="What samples the rollouts.", json_schema_extra=SAMPLING)
     keep_tokens: bool = Field(False, description="Keep the token ids as well.", json_schema_extra=SAMPLING)
     seed: int = Field(0, ge=0, description="Seed of everything random.", json_schema_extra=RUN)
 
@@ -176,42 +194,56 @@ class TrainConfig(ModelFields, QuestionFields, SamplingFields, ScoringFields):
 
     method: str = Field(
         "distri-gmm",
-        description="ttrl, ttrl-gt, ttrl-wsc, distri-wsc or distri-gmm.",
+        description="Where labels and weights come from: ttrl, ttrl-gt, ttrl-wsc, distri-wsc or distri-gmm.",
         json_schema_extra=METHOD,
     )
-    votes: int = Field(64, ge=1, description="Rollouts that vote, G.", json_schema_extra=METHOD)
+    votes: int = Field(64, ge=1, description="Rollouts of a question that vote.", json_schema_extra=METHOD)
     train_samples: int = Field(
-        32, ge=1, description="Rollouts of them that are trained.", json_schema_extra=METHOD
+        32, ge=1, description="Voting rollouts that are trained on.", json_schema_extra=METHOD
     )
-    select: Select = Field("first", description="Which of the voters are trained.", json_schema_extra=METHOD)
+    select: Select = Field(
+        "first",
+        description="Which voting rollouts are trained on: first (in sample order) or balanced (as near to "
+        "half rewarded and half not as there are).",
+        json_schema_extra=METHOD,
+    )
     tau: float = Field(
-        0.1, gt=0, lt=1, description="Diversity threshold (eq:uncertainty-weight).", json_schema_extra=METHOD
+        0.1,
+        gt=0,
+        lt=1,
+        description="Diversity penalty: questions with at most this share of different answers count less.",
+        json_schema_extra=METHOD,
     )
     diversity_over: DiversityOver = Field(
-        "voted", description="Rollouts whose answer classes are counted.", json_schema_extra=METHOD
+        "voted", description="Rollouts whose different answers the penalty counts.", json_schema_extra=METHOD
     )
     f_vote: VoteFunction = Field(
-        "majority", description="Vote inside DistriVoting (eq:final_vote).", json_schema_extra=METHOD
+        "majority",
+        description="How the surer rollouts elect the label in distri-gmm: majority (one vote each), "
+        "weighted (by confidence), hierarchical (within intervals of confidence, then among those).",
+        json_schema_extra=METHOD,
     )
     reject: Reject = Field(
         "guarded",
-        description="When the negatives' answer is rejected (eq:reject_filter).",
+        description="When distri-gmm drops the answer that the less sure rollouts elect: guarded (if the "
+        "surer ones elect another; with --f-vote majority that cannot change a label), always, off.",
         json_schema_extra=METHOD,
     )
     monotone: bool = Field(
         False,
-        description="A confidence above the positive mean is always positive.",
+        description="In distri-gmm a confidence above the mean of the surer rollouts is always sure.",
         json_schema_extra=METHOD,
     )
     centre: Centre = Field(
         "none",
-        description="Take each question's mean from its confidences before the mixture (not in the paper).",
+        description="question: take each question's mean from its confidences before distri-gmm splits them "
+        "(not in the paper).",
         json_schema_extra=METHOD,
     )
     history_window: int | None = Field(
         None,
         ge=0,
-        description="Past steps in the progressive distribution (default: all).",
+        description="Past steps whose confidences distri-gmm uses (default: all).",
         json_schema_extra=METHOD,
     )
 
@@ -220,30 +252,41 @@ class TrainConfig(ModelFields, QuestionFields, SamplingFields, ScoringFields):
     )
     episodes: int = Field(10, ge=1, description="Passes over the questions.", json_schema_extra=OPTIMISATION)
     questions_per_step: int = Field(
-        8, ge=1, description="Questions of a step, B.", json_schema_extra=OPTIMISATION
+        8, ge=1, description="Questions of a training step.", json_schema_extra=OPTIMISATION
     )
     questions_per_update: int = Field(
         1, ge=1, description="Questions of a mini-batch (an optimizer step).", json_schema_extra=OPTIMISATION
     )
     micro_batch_tokens: int = Field(
-        16384, ge=1, description="Padded tokens in one forward and backward.", json_schema_extra=OPTIMISATION
+        16384,
+        ge=1,
+        description="Padded tokens in one forward and backward pass.",
+        json_schema_extra=OPTIMISATION,
     )
     learning_rate: float = Field(
-        5e-7, gt=0, description="Peak of AdamW's rate.", json_schema_extra=OPTIMISATION
+        5e-7, gt=0, description="Highest learning rate of AdamW.", json_schema_extra=OPTIMISATION
     )
     warmup: float = Field(
         0.03,
         ge=0,
         le=1,
-        description="Share of the steps in which the rate rises.",
+        description="Share of the steps in which the learning rate rises.",
         json_schema_extra=OPTIMISATION,
     )
     schedule: Schedule = Field(
-        "cosine", description="Learning rate after it.", json_schema_extra=OPTIMISATION
+        "cosine",
+        description="Learning rate after the warm-up: constant, or falling to 0 as a cosine or a line.",
+        json_schema_extra=OPTIMISATION,
     )
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's decay.", json_schema_extra=OPTIMISATION)
+    weight_decay: float = Field(
+        0.01, ge=0, description="Weight decay of AdamW.", json_schema_extra=OPTIMISATION
+    )
     clip_epsilon: float = Field(
-        0.2, gt=0, lt=1, description="Clip of the probability ratio.", json_schema_extra=OPTIMISATION
+        0.2,
+        gt=0,
+        lt=1,
+        description="How far from 1 the ratio of new to old probability counts.",
+        json_schema_extra=OPTIMISATION,
     )
     beta: float = Field(
         0.001,
@@ -252,7 +295,10 @@ class TrainConfig(ModelFields, QuestionFields, SamplingFields, ScoringFields):
         json_schema_extra=OPTIMISATION,
     )
     max_grad_norm: float = Field(
-        1.0, gt=0, description="Clip of the gradient's norm.", json_schema_extra=OPTIMISATION
+        1.0,
+        gt=0,
+        description="Longer gradients are scaled down to this norm.",
+        json_schema_extra=OPTIMISATION,
     )
 
     eval_every: int = Field(
@@ -262,10 +308,17 @@ class TrainConfig(ModelFields, QuestionFields, SamplingFields, ScoringFields):
         json_schema_extra=EVALUATION,
     )
     eval_samples: int = Field(
-        16, ge=1, description="Rollouts of a question, n of avg@n.", json_schema_extra=EVALUATION
+        16,
+        ge=1,
+        description="Rollouts of a question in an evaluation, n of avg@n.",
+        json_schema_extra=EVALUATION,
     )
-    eval_temperature: float = Field(0.6, ge=0, description="Temperature.", json_schema_extra=EVALUATION)
-    eval_top_p: float = Field(0.95, gt=0, le=1, description="Nucleus.", json_schema_extra=EVALUATION)
+    eval_temperature: float = Field(
+        0.6, ge=0, description="Sampling temperature in evaluations.", json_schema_extra=EVALUATION
+    )
+    eval_top_p: float = Field(
+        0.95, gt=0, le=1, description="Nucleus sampling (top-p) in evaluations.", json_schema_extra=EVALUATION
+    )
 
     run: Path = Field(Path("runs/run"), description="Run folder to make.", json_schema_extra=RUN)
     seed: int = Field(0, ge=0, description="Seed of everything random.", json_schema_extra=RUN)
@@ -312,7 +365,7 @@ def load_config(
     """
     values: dict[str, object] = {}
     if path is not None:
-        values.update(_read_yaml(path))
+        values.update(read_fields(path))
     values.update(overrides or {})
     try:
         return model.model_validate(values)
@@ -327,27 +380,6 @@ def dump_config(config: BaseModel) -> str:
     return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
-def _read_yaml(path: Path) -> dict[str, object]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such configuration file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error})") from None
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" at line {where.line + 1}" if where is not None else ""
-        raise InputError(f"{path}: not valid YAML{line}") from None
-    except (ValueError, OverflowError, RecursionError) as error:  # dates and numbers that YAML cannot make
-        reason = str(error).splitlines()[0][:80]
-        raise InputError(f"{path}: not valid YAML ({reason})") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: must be a mapping of fields to values, found a {type(values).__name__}")
-    return {str(key).replace("-", "_"): value for key, value in values.items()}
-
-
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     name = ".".join(str(part) for part in problem["loc"]).replace("_", "-")
@@ -357,5 +389,8 @@ def _first_problem(error: ValidationError) -> str:
     if problem["type"] == "missing":
         return f"{name} is needed and was not given"
     given = problem.get("input")
-    shown = f" (got {given!r})" if name and isinstance(given, str | int | float | bool) else ""
-    return f"{name}: {message}{shown}" if name else message
+    if not name or message.startswith(f"{name} {given!r} "):  # it names the field and the value itself
+        return message
+    named = isinstance(given, str) and repr(given) in message
+    shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) and not named else ""
+    return f"{name}: {message}{shown}"

@@ -1,16 +1,16 @@
 """Files of every stage: written atomically in small row groups, validated when they are read.
 
 A table is written to a temporary file beside the target, flushed to the disk, and moved over the target in
-one step: a killed process leaves the temporary file and never half a table. Nothing is overwritten unless
-asked. Row groups are cut by bytes (Parquet readers fail on a nested column of more than 2 GiB in one group).
-The schemas (``dttrl.schemas``) and the streaming reader (``dttrl.rollout_files``) are re-exported here.
+one step: a killed process leaves the temporary file (the next writer removes it) and never half a table.
+Nothing but a regular file is overwritten, and only if asked. Row groups are cut by bytes (Parquet readers
+fail on a nested column over 2 GiB in one group). The schemas and the streaming reader are re-exported here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dttrl.errors import InputError, OutputExistsError, WorkError
+from dttrl.errors import InputError, WorkError
 from dttrl.rollout_files import COMPATIBLE_METADATA, RolloutFiles, RolloutGroup
 from dttrl.schemas import (
     EVALUATIONS,
@@ -34,10 +34,12 @@ from dttrl.schemas import (
 )
 from dttrl.validation import (
     METADATA_KEY,
+    check_target,
     check_unique,
     conform,
     file_metadata,
     file_schema,
+    metadata_json,
     one_line,
     open_parquet,
 )
@@ -109,8 +111,8 @@ class TableWriter:
     appears under its name when the block ends without an exception; otherwise nothing does. ``metadata`` is
     stored as JSON under the key ``dttrl``, with the format version and the stage (from the schema).
 
-    Raises OutputExistsError at once when the path exists and ``overwrite`` is false, InputError for a bad
-    path or column, WorkError when the disk refuses.
+    Raises OutputExistsError at once when the path exists and ``overwrite`` is false, InputError for a path
+    that is not a regular file and a bad column, WorkError when the disk refuses.
     """
 
     def __init__(
@@ -123,22 +125,16 @@ class TableWriter:
         row_group_bytes: int = ROW_GROUP_BYTES,
     ) -> None:
         self.path = Path(path)
+        self._overwrite = overwrite
+        check_target(self.path, overwrite=overwrite)
         self.schema = schema
         self.num_rows = 0
-        self._overwrite = overwrite
         self._limit = row_group_bytes
         self._temporary = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
-        self._metadata = _metadata_json(metadata, schema)
+        self._metadata = metadata_json(metadata, schema)
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
         self._writer: Any = None
-        self._check_target()
-
-    def _check_target(self) -> None:
-        if self.path.is_dir():
-            raise InputError(f"{self.path}: is a folder, expected a file name to write to")
-        if self.path.exists() and not self._overwrite:
-            raise OutputExistsError(f"{self.path}: exists already; pass --overwrite to replace it")
 
     def __enter__(self) -> Self:
         dictionary = [
@@ -146,6 +142,7 @@ class TableWriter:
         ]  # repeated short text; per-token numbers would only waste the attempt
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(self.path)
             self._writer = pq.ParquetWriter(
                 self._temporary,
                 self.schema.with_metadata({METADATA_KEY: self._metadata}),
@@ -205,31 +202,13 @@ class TableWriter:
             self._writer.close()
             with self._temporary.open("rb+") as file:
                 os.fsync(file.fileno())
-            self._check_target()
+            check_target(self.path, overwrite=self._overwrite)
             os.replace(self._temporary, self.path)
             _sync_folder(self.path.parent)
-        except OutputExistsError:
+        except InputError:
             raise
         except OSError as error:
             raise WorkError(f"{self.path}: writing failed ({one_line(error)})") from error
-
-
-def _metadata_json(metadata: Mapping[str, object], schema: pa.Schema) -> bytes:
-    entries: dict[str, object] = {"format_version": FORMAT_VERSION}
-    stage = (schema.metadata or {}).get(b"stage")
-    if stage is not None:
-        entries["stage"] = stage.decode()
-    # The version is always that of this code, also where the metadata of an older input is passed on.
-    entries = {**metadata, **entries}
-    return json.dumps(entries, default=_plain).encode()
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise TypeError(f"metadata cannot hold {type(value).__name__}: {value!r}")
 
 
 def _pieces(table: pa.Table, limit: int) -> Iterator[pa.Table]:
@@ -241,6 +220,27 @@ def _pieces(table: pa.Table, limit: int) -> Iterator[pa.Table]:
     half = len(table) // 2
     yield from _pieces(table.slice(0, half), limit)
     yield from _pieces(table.slice(half), limit)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove the temporary files of the target that killed processes of this machine have left."""
+    prefix = f"{target.name}.tmp-"
+    with contextlib.suppress(OSError):  # a folder that cannot be listed may still be written to
+        for name in os.listdir(target.parent):
+            number = name.removeprefix(prefix)
+            if name.startswith(prefix) and number.isdecimal() and not _runs(int(number)):
+                (target.parent / name).unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        if sys.platform != "win32":  # where there is no harmless signal to ask with
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # somebody else's process; not the number of a process
+        return True
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,20 +9,36 @@ dictionaries and string views, any list layout, and a column of nothing but null
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dttrl.errors import InputError
+from dttrl.errors import InputError, OutputExistsError
 from dttrl.schemas import FORMAT_VERSION, TableSchema
 
 METADATA_KEY = b"dttrl"
 
 _READ_BYTES = 2**20
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Raise for a path that no file can be written to, and for a file that is there unless ``overwrite``.
+
+    Never replaced, because the file would take its name from other programs: a folder, pipe or device.
+    """
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else "pipe" if path.is_fifo() else "device or socket"
+        raise InputError(f"{path}: is not a regular file (it is a {kind}); choose another name to write to")
+    if path.exists() and not overwrite:
+        raise OutputExistsError(
+            f"{path}: exists already; pass --overwrite to replace it, or choose another name"
+        )
 
 
 @contextmanager
@@ -86,6 +102,24 @@ def file_metadata(parquet: Any, path: Path, stage: TableSchema | None = None) ->
     if stage is not None and found is not None and found != stage.name:
         raise InputError(f"{path}: a table of {one_line(found)}, expected {stage.name}")
     return metadata
+
+
+def metadata_json(metadata: Mapping[str, object], schema: pa.Schema) -> bytes:
+    """Return what ``file_metadata`` reads: the entries, the format version, and the stage of the schema."""
+    entries: dict[str, object] = {"format_version": FORMAT_VERSION}
+    stage = (schema.metadata or {}).get(b"stage")
+    if stage is not None:
+        entries["stage"] = stage.decode()
+    # The version is always that of this code, also where the metadata of an older input is passed on.
+    return json.dumps({**metadata, **entries}, default=_plain).encode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"metadata cannot hold {type(value).__name__}: {value!r}")
 
 
 def missing_column(path: Path, name: str, stage: TableSchema, names: Sequence[str]) -> str:

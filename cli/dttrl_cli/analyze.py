@@ -39,19 +39,22 @@ def majority_ratio(
 ) -> None:
     """Majority ratio and accuracy over the steps of runs: what consistency does to correctness.
 
-    Runs that differ only in their seed become one curve: the mean, with the lowest and highest run.
+    Runs that differ only in their seed become one curve: the mean, with the lowest and highest run. The
+    accuracies are those of the evaluations, of the training questions and of the held-out ones, and are left
+    out where no run has gold answers.
     """
     from dttrl.analysis import frames, majority
 
     console = Console(quiet=quiet, json_output=json_output)
     if output is not None:
-        frames.check_output(output, overwrite=overwrite)
+        frames.check_output(output, overwrite=overwrite, inputs=runs)
     if plot is not None:
         from dttrl.analysis import figures
 
         figures.check_figure(plot, overwrite=overwrite)
     groups = majority.group_runs([majority.read_run(run) for run in dict.fromkeys(runs)])
     table = majority.frame(groups)
+    shown = [name for name in majority.MEASURES if any(group.knows(name) for group in groups)]
     for group in groups:
         several = len(group.runs) > 1
         rows = [
@@ -62,12 +65,12 @@ def majority_ratio(
                     interval(*(float(part[name][i]) for part in (group.mean, group.low, group.high)))
                     if several
                     else number(float(group.mean[name][i]))
-                    for name in majority.MEASURES
+                    for name in shown
                 ),
             ]
             for i, (step, count) in enumerate(zip(group.step_S.tolist(), group.count_S.tolist(), strict=True))
         ]
-        names = [name.replace("_", " ") for name in majority.MEASURES]
+        names = [majority.TITLES[name] for name in shown]
         title = group.label + (f", {len(group.runs)} runs: mean (lowest-highest)" if several else "")
         console.table(title, ["step", *(["runs"] if several else []), *names], rows)
     if output is not None:
@@ -111,7 +114,7 @@ def accuracy(
 
     console = Console(quiet=quiet, json_output=json_output)
     if output is not None:
-        frames.check_output(output, overwrite=overwrite)
+        frames.check_output(output, overwrite=overwrite, inputs=paths)
     with console.progress("accuracy", "questions") as progress:
         measured = measure_paths(
             paths, ks=k, kind=kind, all_steps=all_steps, repeats=repeats, seed=seed, progress=progress.update

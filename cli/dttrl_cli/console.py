@@ -2,7 +2,7 @@
 
 The only module that uses rich. On a terminal tables and progress bars are drawn; in a pipe or a log file they
 are plain lines. ``run`` turns every failure into one line and an exit code: 0 done, 1 the work failed, 2 the
-input is wrong, 130 interrupted.
+input is wrong, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM, as batch systems and containers send it).
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import typer
@@ -24,6 +26,7 @@ import typer
 from dttrl.errors import DttrlError
 
 DEBUG_VARIABLE = "DTTRL_DEBUG"
+_INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 _PLAIN_SECONDS = 10.0  # between two plain progress lines
 _USAGE_ERRORS: tuple[type[BaseException], ...] = tuple(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
@@ -31,16 +34,45 @@ _USAGE_ERRORS: tuple[type[BaseException], ...] = tuple(
 
 
 class Interrupted(Exception):
-    """Ctrl-C in work that can go on; the message says how."""
+    """Ctrl-C or SIGTERM in work that can go on; the message says how."""
 
 
 @contextmanager
-def resumable(hint: str) -> Iterator[None]:
-    """Turn a keyboard interrupt inside the block into one line that ends with ``hint``."""
+def resumable(hint: str | Callable[[], str]) -> Iterator[None]:
+    """Turn a keyboard interrupt inside the block into one line that ends with ``hint``.
+
+    A function is asked for the hint when the interrupt comes.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(hint) from None
+        raise Interrupted(hint() if callable(hint) else hint) from None
+
+
+@contextmanager
+def _terminable() -> Iterator[Callable[[], bool]]:
+    """Make SIGTERM inside the block a KeyboardInterrupt; yields whether it came.
+
+    Only the first counts: batch systems send it several times, and cleaning up should not be cut short.
+    """
+    came = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGTERM)
+    # Python allows handlers in the main thread only, and who started us may want the signal ignored.
+    ours = threading.current_thread() is threading.main_thread() and before == signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield lambda: came
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, before)
 
 
 def run(app: typer.Typer, args: Sequence[str] | None = None) -> int:
@@ -48,27 +80,28 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # answers may hold characters that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _terminable() as terminated:
         if not _debugging():  # warnings are for who reads the code; what users must know is a note
             warnings.simplefilter("ignore")
-        return _exit_code(app, args)
+        return _exit_code(app, args, terminated)
 
 
-def _exit_code(app: typer.Typer, args: Sequence[str] | None) -> int:
+def _exit_code(app: typer.Typer, args: Sequence[str] | None, terminated: Callable[[], bool]) -> int:
     try:
         code = _invoke(app, args)
         sys.stdout.flush()
         return code
-    except Interrupted as error:
-        return _fail(f"interrupted; {error}", 130)
-    except KeyboardInterrupt:
-        return _fail("interrupted; run the same command again", 130)
+    except (Interrupted, KeyboardInterrupt) as error:
+        word, code = ("terminated", _TERMINATED) if terminated() else ("interrupted", _INTERRUPTED)
+        advice = str(error) if isinstance(error, Interrupted) else "run the same command again"
+        return _fail(f"{word}; {advice}", code)
     except BrokenPipeError:
         # The reader of a pipe is gone (| head): leave without a word, also when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except _USAGE_ERRORS as error:
-        return _fail(_usage(error), 2)
+        # Without arguments the help has been shown, and there is nothing to add.
+        return _fail(message, 2) if (message := _usage(error)) else 2
     except DttrlError as error:
         return _fail(str(error), error.exit_code)
     except OSError as error:
@@ -86,7 +119,7 @@ def _invoke(app: typer.Typer, args: Sequence[str] | None) -> int:
         result = app(args=None if args is None else list(args), prog_name="dttrl", standalone_mode=False)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-    if result == 130:
+    if result == _INTERRUPTED:
         raise KeyboardInterrupt
     return result if isinstance(result, int) else 0
 
@@ -96,7 +129,7 @@ def _usage(error: BaseException) -> str:
     formatted = getattr(error, "format_message", None)
     message = str(formatted()) if callable(formatted) else str(error)
     path = getattr(context, "command_path", "dttrl")
-    return f"{message} (see {path} --help)"
+    return f"{message} (see {path} --help)" if message.strip() else ""
 
 
 def _debugging() -> bool:
@@ -104,10 +137,11 @@ def _debugging() -> bool:
 
 
 def _fail(message: str, code: int) -> int:
-    if _debugging() and code != 130:
+    stopped = code in (_INTERRUPTED, _TERMINATED)
+    if _debugging() and not stopped:
         traceback.print_exc()
     line = " ".join(message.split())
-    print(f"dttrl: {'error: ' if code != 130 else ''}{line}", file=sys.stderr)
+    print(f"dttrl: {'' if stopped else 'error: '}{line}", file=sys.stderr)
     return code
 
 

@@ -41,7 +41,9 @@ def generate(
 ) -> None:
     """Sample rollouts of every question, with the confidence of every token.
 
-    Interrupted work goes on when the same command is run again: finished questions lie in OUTPUT.parts.
+    Interrupted work goes on when the same command is run again.
+    Finished questions go into OUTPUT.parts about every 30 seconds and on Ctrl-C;
+    a killed process loses those that finished since.
     """
     from dttrl.sampling.generation import check_output
     from dttrl.sampling.generation import generate as sample

@@ -16,6 +16,21 @@ def examples(commands: Sequence[str]) -> str:
     return "\n\n".join(["Example:" if len(commands) == 1 else "Examples:", *commands])
 
 
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        help="Hugging Face id, local folder, .gguf file, or 'smollm2'; needed unless --config names it.",
+        show_default=False,
+    ),
+]
+Questions = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Questions: JSONL, JSON, CSV or Parquet with a prompt column; needed unless --config names "
+        "them.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, rich_help_panel=COMMON, help="Everything random follows from this.")
 ]
@@ -48,7 +63,10 @@ StoredKind = Annotated[
 Frame = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Also write the table, as CSV or Parquet by its ending."
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Also write the table, as CSV or Parquet by its ending; never over an input.",
     ),
 ]
 Plot = Annotated[

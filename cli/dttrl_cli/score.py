@@ -99,9 +99,12 @@ def score(
     """Find the final answer of every rollout, group equal answers, and measure the confidence."""
     from dttrl.answers.grading import Grader
     from dttrl.confidence import Region
+    from dttrl.errors import InputError
     from dttrl.rollout_files import RolloutFiles
     from dttrl.scoring import score_files
 
+    if output.suffix.lower() != ".parquet":
+        raise InputError(f"--output {output}: rollouts are written as Parquet only; name it *.parquet")
     chosen = load_config(ScoreConfig, config, given)
     console = Console(quiet=quiet, json_output=json_output)
     total = RolloutFiles(rollouts).num_rows
@@ -125,9 +128,24 @@ def score(
     console.data(summary_data(output, summary, explained))
 
 
+def notes(summary: ScoreSummary) -> list[str]:
+    """Return the notes of the scoring, and what to look at where next to no answer was found."""
+    from dttrl.analysis.run_summary import NO_ANSWERS
+    from dttrl.scoring import NO_ANSWER
+
+    without = summary.sources[NO_ANSWER] / summary.rollouts if summary.rollouts else 0.0
+    if without <= NO_ANSWERS:
+        return summary.notes
+    advice = (
+        f"no answer was found in {100 * without:.0f} % of the rollouts: look at --kind and --last-number, "
+        "and at --max-new-tokens and --template of dttrl generate"
+    )
+    return [*summary.notes, advice]
+
+
 def show_summary(console: Console, output: Path, summary: ScoreSummary) -> None:
     """Print the counts, and examples of answers that were taken as equal."""
-    for text in summary.notes:
+    for text in notes(summary):
         console.note(f"dttrl: {text}")
     rows = [
         ["questions", str(summary.questions)],
@@ -182,5 +200,5 @@ def summary_data(output: Path, summary: ScoreSummary, explained: list[Explanatio
             }
             for e in explained
         ],
-        "notes": summary.notes,
+        "notes": notes(summary),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +15,8 @@ from dttrl_cli.console import Console, Progress, clock, interval, number, resuma
 from dttrl_cli.fields import settings
 
 if TYPE_CHECKING:
-    from dttrl.analysis.accuracy import Estimate
-    from dttrl.analysis.report import RunSummary
+    from dttrl.analysis.accuracy import Accuracy, Estimate
+    from dttrl.analysis.run_summary import RunSummary, SavedModel
 
 EXAMPLES = (
     "dttrl train smollm2 questions.jsonl --method distri-gmm --run runs/first",
@@ -28,16 +29,8 @@ STEP_METRICS = ("majority_ratio", "label_accuracy", "diversity_weight")
 @settings(TrainConfig, leave_out=("model", "questions", "run"))
 def train(
     given: dict[str, Any],
-    model: Annotated[
-        str | None,
-        typer.Argument(help="Hugging Face id, local folder, .gguf file, or 'smollm2'.", show_default=False),
-    ] = None,
-    questions: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Questions: JSONL, JSON, CSV or Parquet with a prompt column.", show_default=False
-        ),
-    ] = None,
+    model: options.Model = None,
+    questions: options.Questions = None,
     run: Annotated[
         Path | None,
         typer.Option(
@@ -55,16 +48,30 @@ def train(
             "--resume",
             metavar="RUN",
             rich_help_panel=options.COMMON,
-            help="Go on with an interrupted run from its last checkpoint.",
+            help="Go on with an interrupted run from its last checkpoint; only --device and --threads may "
+            "change.",
         ),
     ] = None,
-    overwrite: options.Overwrite = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            rich_help_panel=options.COMMON,
+            help="If the run folder exists, delete the old one with all its checkpoints and start again.",
+        ),
+    ] = False,
     quiet: options.Quiet = False,
     json_output: options.Json = False,
 ) -> None:
     """Train a model on its own votes: test-time reinforcement learning without labels.
 
-    Gold answers, where the questions have them, are used for evaluation only (and by the method ttrl-gt).
+    Gold answers, where the questions have them, are used for evaluation, which chooses the checkpoint that
+    is kept as the best, and by the method ttrl-gt; they never make the labels of the other methods.
+
+    --json prints run, report, method, steps, seconds (training steps), wall_seconds (first to last step),
+    splits (of each: before and after, with step, questions, n, avg, maj and their intervals, majority_ratio,
+    pass), means of the metrics over the first_steps, last_steps (window of each) and all_steps, checkpoints
+    (best and last: step, path, score) and notes.
     """  # fmt: skip
     from dttrl.errors import InputError
 
@@ -72,6 +79,8 @@ def train(
     positions = (("model", model), ("questions", questions), ("run", run))
     named = {name: value for name, value in positions if value is not None}
     if resume is not None:
+        if overwrite:
+            raise InputError("--resume goes on with a run and --overwrite deletes it; leave one of them out")
         if named or config is not None:
             raise InputError("--resume takes model, questions and folder from the run; leave the others out")
         finished = _resume(console, resume, given)
@@ -87,12 +96,14 @@ class ConsoleObserver:
         self._console = console
         self._progress = progress
         self._note = ""
+        self.started = False
         self._began = False
         self._done = 0
         self._total: int | None = None
 
     def start(self, config: TrainConfig, run: Path) -> None:
         """Say that the run begins or goes on."""
+        self.started = True
         self._total = config.steps
         self._console.note(f"dttrl: {config.method} on {config.model}, run folder {run}")
 
@@ -129,23 +140,35 @@ class ConsoleObserver:
 def _train(console: Console, config: TrainConfig, *, overwrite: bool) -> Path:
     from dttrl.training.loop import train as train_run
 
-    hint = f"go on with: dttrl train --resume {config.run}"
-    with resumable(hint), console.progress("train", "steps") as progress:
-        return train_run(config, observer=ConsoleObserver(console, progress), overwrite=overwrite)
+    with console.progress("train", "steps") as progress:
+        observer = ConsoleObserver(console, progress)
+
+        def hint() -> str:  # before its start a run has no folder, or still an old one
+            return _resume_hint(config.run) if observer.started else "run the same command again"
+
+        with resumable(hint):
+            return train_run(config, observer=observer, overwrite=overwrite)
 
 
 def _resume(console: Console, run: Path, given: Mapping[str, Any]) -> Path:
     from dttrl.training.loop import resume as resume_run
 
-    with resumable(f"go on with: dttrl train --resume {run}"), console.progress("train", "steps") as progress:
+    with resumable(_resume_hint(run)), console.progress("train", "steps") as progress:
         return resume_run(run, observer=ConsoleObserver(console, progress), overrides=dict(given))
 
 
+def _resume_hint(run: Path) -> str:
+    return f"go on with: dttrl train --resume {shlex.quote(str(run))}"
+
+
 def _finish(console: Console, run: Path) -> None:
-    from dttrl.analysis.report import FIGURE, summarize_run, write_report
+    from dttrl.analysis.report import FIGURE, write_report
+    from dttrl.analysis.run_summary import summarize_run
 
     report = write_report(run)
     summary = summarize_run(run)
+    for text in summary.notes:
+        console.note(f"dttrl: {text}")
     _show(console, summary)
     figure = run / f"{FIGURE}.svg"
     if figure.is_file():
@@ -171,11 +194,21 @@ def _show(console: Console, summary: RunSummary) -> None:
     for name in STEP_METRICS:
         if name in summary.first and name in summary.last:
             first, last = summary.first[name], summary.last[name]
-            label = f"training: {name.replace('_', ' ')}"
-            rows.append([label, number(first), number(last), f"{last - first:+.3f}"])
-    seconds = f" in {clock(summary.seconds)}" if summary.seconds else ""
-    title = f"{summary.method}, {summary.steps} steps{seconds} (95 % interval over questions)"
+            label = f"training, {summary.window_label}: {name.replace('_', ' ')}"
+            several = summary.steps > 1
+            tail = [number(last), f"{last - first:+.3f}"] if several else ["-", "-"]
+            rows.append([label, number(first), *tail])
+    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
+    seconds = f"; training steps took {clock(summary.seconds)}" if summary.seconds else ""
+    title = f"{summary.method}, {steps}{seconds} (95 % interval over questions)"
     console.table(title, ["", "before", "after", "change"], rows)
+    if "label_accuracy" in summary.overall and summary.steps > 1:
+        label_accuracy = number(summary.overall["label_accuracy"])
+        console.result(f"Label accuracy over all {steps}: {label_accuracy}")
+    for title, saved in (("Best checkpoint:", summary.best), ("Last checkpoint:", summary.final)):
+        if saved is not None:
+            score = "" if saved.score is None else f" (avg@n {number(saved.score)})"
+            console.result(f"{title} step {saved.step}{score}, {saved.path}")
 
 
 def _estimate(estimate: Estimate) -> str:
@@ -183,28 +216,44 @@ def _estimate(estimate: Estimate) -> str:
 
 
 def _data(summary: RunSummary, report: Path) -> dict[str, Any]:
-    def accuracy(change: Any) -> dict[str, Any]:
-        return {
-            when: {
-                "step": step,
-                "n": part.n_label,
-                "avg": part.average.value,
-                "maj": part.majority.value,
-                "majority_ratio": part.majority_ratio,
-                "pass": {str(k): estimate.value for k, estimate in part.pass_at.items()},
-            }
-            for when, step, part in (
-                ("before", change.first_step, change.first),
-                ("after", change.last_step, change.last),
-            )
-        }
-
     return {
         "run": summary.run,
         "report": report,
         "method": summary.method,
         "steps": summary.steps,
-        "splits": {change.split: accuracy(change) for change in summary.splits},
-        "first_step": summary.first,
-        "last_step": summary.last,
+        "seconds": summary.seconds,
+        "wall_seconds": summary.wall_seconds,
+        "splits": {
+            change.split: {
+                "before": _accuracy(change.first_step, change.first),
+                "after": _accuracy(change.last_step, change.last),
+            }
+            for change in summary.splits
+        },
+        "window": summary.window,
+        "first_steps": summary.first,
+        "last_steps": summary.last,
+        "all_steps": summary.overall,
+        "checkpoints": {"best": _saved(summary.best), "last": _saved(summary.final)},
+        "notes": summary.notes,
     }
+
+
+def _accuracy(step: int, accuracy: Accuracy) -> dict[str, Any]:
+    return {
+        "step": step,
+        "questions": accuracy.questions,
+        "n": accuracy.n_high,
+        "avg": accuracy.average.value,
+        "avg_low": accuracy.average.low,
+        "avg_high": accuracy.average.high,
+        "maj": accuracy.majority.value,
+        "maj_low": accuracy.majority.low,
+        "maj_high": accuracy.majority.high,
+        "majority_ratio": accuracy.majority_ratio,
+        "pass": {str(k): estimate.value for k, estimate in accuracy.pass_at.items()},
+    }
+
+
+def _saved(saved: SavedModel | None) -> dict[str, Any] | None:
+    return None if saved is None else {"step": saved.step, "path": saved.path, "score": saved.score}

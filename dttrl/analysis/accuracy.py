@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from dttrl.errors import InputError
+from dttrl.rng import derive
 
 _CHUNK = 2**22  # resampled weights held at once
 
@@ -45,6 +46,7 @@ class QuestionScore:
     maj_correct: bool | None = None
     majority_ratio: float = math.nan
     source: str | None = None
+    gold: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,23 @@ def summarize(
     )
 
 
+def summarize_split(
+    scores: Sequence[QuestionScore],
+    *,
+    seed: int,
+    step: int | None,
+    split: str,
+    ks: Sequence[int] | None = None,
+    repeats: int = 2000,
+) -> Accuracy:
+    """Return :func:`summarize` with the bootstrap that belongs to (seed, step, split).
+
+    Whoever shows the accuracy of a split after a step calls this, so that all show the same intervals.
+    """
+    rng = derive(seed, step=step or 0, purpose=f"accuracy:{split}")
+    return summarize(scores, rng=rng, ks=ks, repeats=repeats)
+
+
 def powers_of_four(n: int) -> list[int]:
     """1, 4, 16, ... up to n.
 
@@ -211,6 +230,7 @@ def evaluation_scores(table: pa.Table) -> dict[tuple[int, str], list[QuestionSco
             maj_correct=row["maj_correct"],
             majority_ratio=math.nan if row["majority_ratio"] is None else row["majority_ratio"],
             source=row["source"],
+            gold=row["gold"],
         )
         result.setdefault((row["step"], row["split"]), []).append(score)
     return dict(sorted(result.items()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dttrl.analysis.majority import GroupCurve
+from dttrl.analysis.majority import TITLES, GroupCurve
 from dttrl.errors import InputError, OutputExistsError
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Each panel's measures with their line styles.
+_PANELS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("votes in training", {"majority_ratio": "-", "label_accuracy": "--"}),
+    (
+        "accuracy",
+        {"accuracy": "-", "maj_accuracy": "--", "heldout_accuracy": "-.", "heldout_maj_accuracy": ":"},
+    ),
+)
 _STYLE: dict[str, Any] = {
     "svg.hashsalt": "dttrl",
     "svg.fonttype": "path",
@@ -40,24 +48,25 @@ _STYLE: dict[str, Any] = {
 
 
 def accuracy_majority(groups: Sequence[GroupCurve], *, title: str | None = None) -> Figure:
-    """Draw majority ratio (left) and accuracy (right) over steps, one colour a method.
+    """Draw the votes in training (left) and the accuracy of each split (right) over steps.
 
-    Solid: majority ratio, avg@n. Dashed: label accuracy, maj@n. Bands: lowest to highest run of a method.
+    The right panel is left out where no group has gold answers. One group: a colour a split, named in the
+    legend. Several: a colour a group, and the line style says which measure and split it is. Bands: lowest
+    to highest run of a group.
     """
+    votes, accuracy = _PANELS
+    panels = [votes, accuracy] if any(g.knows(name) for g in groups for name in accuracy[1]) else [votes]
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(8.0, 3.4), layout="constrained")
-        left, right = figure.subplots(1, 2, sharex=True)
-        for index, group in enumerate(groups):
-            color = _COLORS[index % len(_COLORS)]
-            suffix = f" ({len(group.runs)} runs)" if len(group.runs) > 1 else ""
-            _line(left, group, "majority_ratio", color, "-", f"{group.label}{suffix}")
-            _line(left, group, "label_accuracy", color, "--", None)
-            _line(right, group, "accuracy", color, "-", f"{group.label}{suffix}")
-            _line(right, group, "maj_accuracy", color, "--", None)
-        _dress(left, "majority ratio", "majority ratio", "label accuracy")
-        _dress(right, "accuracy", "avg@n", "maj@n")
-        if title:
-            figure.suptitle(title, fontsize=10)
+        figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+        all_axes = figure.subplots(1, len(panels), sharex=True, squeeze=False)[0]
+        for axes, (panel_title, styles) in zip(all_axes, panels, strict=True):
+            for index, group in enumerate(groups):
+                _lines(axes, group, styles, None if len(groups) == 1 else _COLORS[index % len(_COLORS)])
+            known = [name for name in styles if any(group.knows(name) for group in groups)]
+            _dress(axes, panel_title, [] if len(groups) == 1 else [(TITLES[n], styles[n]) for n in known])
+        heading = title or (_group_title(groups[0]) if len(groups) == 1 else None)
+        if heading:
+            figure.suptitle(heading, fontsize=10)
         return figure
 
 
@@ -95,10 +104,25 @@ def check_figure(path: Path, *, overwrite: bool) -> None:
         raise InputError(f"{path}: the folder {path.absolute().parent} does not exist; create it first")
 
 
+def _group_title(group: GroupCurve) -> str:
+    return f"{group.label} ({len(group.runs)} runs)" if len(group.runs) > 1 else group.label
+
+
+def _lines(axes: Axes, group: GroupCurve, styles: Mapping[str, str], color: str | None) -> None:
+    """Draw the measures of a group in its colour or, where it has none, in one a split, each labelled."""
+    label: str | None = _group_title(group)
+    for name, style in styles.items():
+        if not group.knows(name):
+            continue
+        if color is None:
+            _line(axes, group, name, _COLORS[1 if name.startswith("heldout") else 0], style, TITLES[name])
+        else:
+            _line(axes, group, name, color, style, label)
+            label = None  # the legend has a group once
+
+
 def _line(axes: Axes, group: GroupCurve, name: str, color: str, style: str, label: str | None) -> None:
     known_S = np.isfinite(group.mean[name])
-    if not known_S.any():
-        return
     step_S = group.step_S[known_S]
     marker = "o" if step_S.size < 12 else None
     axes.plot(
@@ -110,11 +134,13 @@ def _line(axes: Axes, group: GroupCurve, name: str, color: str, style: str, labe
         axes.fill_between(step_S, low_S, high_S, color=color, alpha=0.15, linewidth=0)
 
 
-def _dress(axes: Axes, title: str, solid: str, dashed: str) -> None:
+def _dress(axes: Axes, title: str, gray: Sequence[tuple[str, str]]) -> None:
     axes.set_xlabel("step")
     axes.set_ylim(-0.02, 1.02)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # min_n_ticks: with the default of 2, a range with a single whole number gets fractions of steps.
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_title(title, fontsize=9)
-    axes.plot([], [], color="gray", linestyle="-", label=solid)
-    axes.plot([], [], color="gray", linestyle="--", label=dashed)
-    axes.legend(fontsize=7)
+    for label, style in gray:
+        axes.plot([], [], color="gray", linestyle=style, label=label)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)

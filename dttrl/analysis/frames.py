@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +13,20 @@ from dttrl.errors import InputError, OutputExistsError
 SUFFIXES = (".csv", ".parquet")
 
 
-def check_output(path: Path, *, overwrite: bool) -> None:
-    """Raise before any work when ``path`` has an unknown ending, exists, or lies in no folder."""
+def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) -> None:
+    """Raise before any work when ``path`` has an unknown ending, exists, or lies in no folder.
+
+    One of ``inputs`` may not be written even with ``overwrite``, nor a Parquet file in a folder among them:
+    it would be the folder's own or be read as one more part of it.
+    """
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: unknown kind of table, name it *.csv or *.parquet")
+    target = path.resolve()
+    for given in inputs:
+        if given.exists() and (target == given.resolve() or (path.exists() and path.samefile(given))):
+            raise InputError(f"{path}: is one of the inputs; write to another file")
+        if path.suffix.lower() == ".parquet" and given.is_dir() and given.resolve() in target.parents:
+            raise InputError(f"{path}: lies in the input folder {given}; write elsewhere")
     if path.exists() and not overwrite:
         raise OutputExistsError(f"{path} exists; give --overwrite to replace it or choose another name")
     if not path.absolute().parent.is_dir():

@@ -2,7 +2,8 @@
 
 A run folder gives one curve; runs that differ in nothing but their seed are one group, whose curve is the
 mean with a band from the lowest to the highest run. The training votes give ``majority_ratio`` and
-``label_accuracy`` of every step; the evaluations give ``accuracy`` (avg@n) and ``maj_accuracy`` of the steps
+``label_accuracy`` of every step; the evaluations give ``accuracy`` (avg@n) and ``maj_accuracy`` of the
+training questions and ``heldout_accuracy`` and ``heldout_maj_accuracy`` of the held-out ones, at the steps
 that were evaluated (NaN elsewhere). Axis letters: S steps, R runs of a group.
 """
 
@@ -28,7 +29,18 @@ from dttrl.tables import read_table
 CONFIG, METRICS, LABEL_FILE, EVALUATION_FILE = (
     "config.yaml", "metrics.jsonl", "labels.parquet", "evaluations.parquet",
 )  # fmt: skip
-MEASURES = ("majority_ratio", "label_accuracy", "diversity_weight", "accuracy", "maj_accuracy")
+TITLES = {
+    "majority_ratio": "majority ratio",
+    "label_accuracy": "label accuracy",
+    "diversity_weight": "diversity weight",
+    "accuracy": "train avg@n",
+    "maj_accuracy": "train maj@n",
+    "heldout_accuracy": "heldout avg@n",
+    "heldout_maj_accuracy": "heldout maj@n",
+}
+"""The measures of a curve, and how people are shown them."""
+MEASURES = tuple(TITLES)
+_SPLIT_PREFIX = {"train": "", "heldout": "heldout_"}
 
 # Settings that say where and how long a run ran, not what it did: runs that differ only here are one group.
 _INCIDENTAL = frozenset({
@@ -59,6 +71,10 @@ class GroupCurve:
     low: Mapping[str, NDArray[np.float64]]
     high: Mapping[str, NDArray[np.float64]]
 
+    def knows(self, name: str) -> bool:
+        """Whether any step has a value of this measure."""
+        return bool(np.isfinite(self.mean[name]).any())
+
 
 def is_run(path: Path) -> bool:
     """Whether ``path`` is the folder of a training run."""
@@ -70,6 +86,8 @@ def read_config(run: Path) -> dict[str, Any]:
     import yaml
 
     path = run / CONFIG
+    if run.is_file():
+        raise InputError(f"{run}: is a file, not a run folder; name the folder that dttrl train made")
     if not run.is_dir():
         raise InputError(f"{run}: no such run folder")
     if not path.is_file():
@@ -173,12 +191,17 @@ def _from_labels(table: pa.Table) -> dict[int, dict[str, float]]:
 def _from_evaluations(table: pa.Table) -> dict[int, dict[str, float]]:
     result: dict[int, dict[str, float]] = {}
     for (step, split), scores in evaluation_scores(table).items():
-        if split != "train":
+        if split not in _SPLIT_PREFIX:
             continue
-        result[step] = {
-            "accuracy": avg_at_n([score.n_correct for score in scores], [score.n for score in scores]),
-            "maj_accuracy": maj_at_n(score.maj_correct for score in scores),
-        }
+        prefix = _SPLIT_PREFIX[split]
+        result.setdefault(step, {}).update(
+            {
+                f"{prefix}accuracy": avg_at_n(
+                    [score.n_correct for score in scores], [score.n for score in scores]
+                ),
+                f"{prefix}maj_accuracy": maj_at_n(score.maj_correct for score in scores),
+            }
+        )
     return result
 
 

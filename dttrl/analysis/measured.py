@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from dttrl.analysis import majority
-from dttrl.analysis.accuracy import Accuracy, QuestionScore, evaluation_scores, summarize
+from dttrl.analysis.accuracy import Accuracy, QuestionScore, evaluation_scores, summarize_split
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
-from dttrl.rng import derive
 from dttrl.schemas import EVALUATIONS
 from dttrl.scoring import SCORED_COLUMNS, ScoredQuestion, read_scored, stored_kind
 from dttrl.tables import RolloutFiles, read_table
@@ -49,11 +48,10 @@ def measure_paths(
     measured: list[Measured] = []
     for path in dict.fromkeys(paths):
         rows = _run_scores(path, all_steps) if majority.is_run(path) else _file_scores(path, kind, progress)
-        for name, step, scores, without_gold in rows:
+        for name, split, step, scores, without_gold in rows:
             if not scores:
                 raise InputError(f"{name}: no question has a gold answer, so there is no accuracy to compute")
-            rng = derive(seed, step=step or 0, query=name, purpose="accuracy")
-            summary = summarize(scores, rng=rng, ks=ks, repeats=repeats)
+            summary = summarize_split(scores, seed=seed, step=step, split=split, ks=ks, repeats=repeats)
             measured.append(Measured(name, step, summary, without_gold))
     return measured
 
@@ -101,7 +99,8 @@ def question_score(scored: ScoredQuestion) -> QuestionScore | None:
     )
 
 
-_Row = tuple[str, int | None, list[QuestionScore], int]
+_Row = tuple[str, str, int | None, list[QuestionScore], int]
+"""Name, split ("" for a file), step, scores, number of questions without a gold answer."""
 
 
 def _run_scores(run: Path, all_steps: bool) -> list[_Row]:
@@ -115,7 +114,7 @@ def _run_scores(run: Path, all_steps: bool) -> list[_Row]:
     for split in dict.fromkeys(name for _, name in scores):
         steps = [step for step, name in scores if name == split]
         chosen = steps if all_steps else sorted({steps[0], steps[-1]})
-        rows += [(f"{run} {split}", step, scores[step, split], 0) for step in chosen]
+        rows += [(f"{run} {split}", split, step, scores[step, split], 0) for step in chosen]
     if not rows:
         raise InputError(f"{path}: no evaluated question has a gold answer")
     return rows
@@ -139,7 +138,7 @@ def _file_scores(path: Path, kind: str | None, progress: Callable[[int], None] |
                 progress(done)
     if not by_step:
         raise InputError(f"{path}: holds no rollout")
-    return [(str(path), step, scores, len(without)) for step, (scores, without) in by_step.items()]
+    return [(str(path), "", step, scores, len(without)) for step, (scores, without) in by_step.items()]
 
 
 def _null(value: float) -> float | None:

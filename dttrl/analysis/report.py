@@ -1,9 +1,9 @@
 """The report of a run: run folder -> ``report.html``, one self-contained page with figure and tables.
 
-Made from ``config.yaml``, ``metrics.jsonl``, ``labels.parquet`` and ``evaluations.parquet``; whatever of
-these is missing is left out of the page. The figure of accuracy and majority ratio over steps is also
-written beside it as ``accuracy_majority.svg`` and ``.png``. Everything that came from a question or a
-model is escaped.
+Made from ``config.yaml``, ``metrics.jsonl``, ``labels.parquet``, ``evaluations.parquet`` and, for the text
+of the questions, the run's question files; whatever of these is missing is left out of the page. The figure
+of accuracy and majority ratio over steps is also written beside it as ``accuracy_majority.svg`` and
+``.png``. Everything that came from a question or a model is escaped.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import html
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from dttrl.analysis import majority
-from dttrl.analysis.accuracy import Accuracy, Estimate, QuestionScore, evaluation_scores, summarize
-from dttrl.rng import derive
-from dttrl.schemas import EVALUATIONS, LABELS
+from dttrl.analysis.accuracy import Estimate
+from dttrl.analysis.report_questions import question_tables
+from dttrl.analysis.run_summary import RunSummary, SplitChange, summarize_run
+from dttrl.schemas import LABELS
 from dttrl.tables import read_table
 
 REPORT, FIGURE = "report.html", "accuracy_majority"
@@ -38,54 +38,6 @@ figure { margin: 1rem 0; } figure svg { width: 100%; height: auto; background: #
 """
 
 
-@dataclass(frozen=True)
-class SplitChange:
-    """One split's accuracy at the first and at the last evaluated step."""
-
-    split: str
-    first_step: int
-    last_step: int
-    first: Accuracy
-    last: Accuracy
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """What a run came to: accuracies before and after, and its metrics at the first and the last step."""
-
-    run: Path
-    method: str
-    steps: int
-    seconds: float
-    splits: list[SplitChange]
-    first: dict[str, float]
-    last: dict[str, float]
-
-
-def summarize_run(run: Path, *, seed: int = 0) -> RunSummary:
-    """Summarize a run folder; ``seed`` is that of the bootstrap intervals."""
-    config = majority.read_config(run)
-    metrics = majority.read_metrics(run)
-    changes = []
-    scores = _evaluations(run)
-    for split in dict.fromkeys(name for _, name in scores):
-        steps = [step for step, name in scores if name == split]
-        before, after = (
-            summarize(scores[step, split], rng=derive(seed, step=step, purpose=f"report:{split}"))
-            for step in (steps[0], steps[-1])
-        )
-        changes.append(SplitChange(split, steps[0], steps[-1], before, after))
-    return RunSummary(
-        run=run,
-        method=str(config.get("method", "unknown")),
-        steps=len(metrics),
-        seconds=sum(_seconds(record) for record in metrics),
-        splits=changes,
-        first=_numbers(metrics[0]) if metrics else {},
-        last=_numbers(metrics[-1]) if metrics else {},
-    )
-
-
 def write_report(run: Path, *, seed: int = 0) -> Path:
     """Write ``report.html`` and the figure into the run folder and return the page's path.
 
@@ -95,9 +47,14 @@ def write_report(run: Path, *, seed: int = 0) -> Path:
     sections = [_heading(summary), _before_after(summary), _step_table(summary)]
     if summary.steps or summary.splits:
         sections.insert(2, _figure(run, summary))
+    labels = None
     if (run / majority.LABEL_FILE).is_file():
-        sections.append(_label_section(read_table(run / majority.LABEL_FILE, LABELS)))
-    sections += [_question_section(_evaluations(run)), _config_section(majority.read_config(run))]
+        labels = read_table(run / majority.LABEL_FILE, LABELS)
+        sections.append(_label_section(labels))
+    for split, header, rows in question_tables(run, summary.settings, labels):
+        table = f'<div class="scroll">{_table(header, rows)}</div>\n'
+        sections.append(f"<h2>Questions: {html.escape(split)}</h2>\n{table}")
+    sections.append(_config_section(summary.settings))
     title = html.escape(f"{run.name}: {summary.method}")
     page = (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
@@ -107,16 +64,24 @@ def write_report(run: Path, *, seed: int = 0) -> Path:
     return run / REPORT
 
 
-def _evaluations(run: Path) -> dict[tuple[int, str], list[QuestionScore]]:
-    path = run / majority.EVALUATION_FILE
-    return evaluation_scores(read_table(path, EVALUATIONS)) if path.is_file() else {}
-
-
 def _heading(summary: RunSummary) -> str:
-    return (
-        f"<h1>{html.escape(summary.run.name)}</h1>\n"
-        f"<p>Method <b>{html.escape(summary.method)}</b>, {summary.steps} steps.</p>\n"
-    )
+    settings = summary.settings
+    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
+    lines = [
+        f"Method <b>{html.escape(summary.method)}</b>, {steps}, seed {html.escape(_word(settings, 'seed'))}."
+    ]
+    for name, title in (("model", "Model"), ("questions", "Questions"), ("heldout", "Held-out questions")):
+        if settings.get(name) is not None:
+            lines.append(f"{title}: {html.escape(_word(settings, name))}.")
+    if summary.ended is not None and summary.wall_seconds is not None:
+        lines.append(
+            f"Ended {summary.ended}, {_clock(summary.wall_seconds)} after the first step began "
+            "(evaluations, checkpoints and pauses included)."
+        )
+    if summary.seconds:
+        lines.append(f"Training steps took {_clock(summary.seconds)}.")
+    lines += [html.escape(f"Note: {note}.") for note in summary.notes]
+    return f"<h1>{html.escape(summary.run.name)}</h1>\n<p>{'<br>'.join(lines)}</p>\n"
 
 
 def _before_after(summary: RunSummary) -> str:
@@ -157,7 +122,10 @@ def _figure(run: Path, summary: RunSummary) -> str:
         _replace(run / f"{FIGURE}.{kind}", figures.render(figure, kind))
     svg = figures.render(figure, "svg").decode()
     svg = svg[svg.index("<svg") :]  # the XML declaration may not stand inside a page
-    caption = f"Majority ratio and accuracy over {summary.steps} steps."
+    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
+    caption = (
+        f"Votes in training and accuracy over {steps}. Values of single steps are of different questions."
+    )
     return f"<h2>Over the steps</h2>\n<figure>{svg}<figcaption>{caption}</figcaption></figure>\n"
 
 
@@ -165,10 +133,14 @@ def _step_table(summary: RunSummary) -> str:
     names = [name for name in CURVE_NAMES if name in summary.first and name in summary.last]
     if not names:
         return ""
-    rows = [
-        [name.replace("_", " "), f"{summary.first[name]:.3f}", f"{summary.last[name]:.3f}"] for name in names
-    ]
-    return "<h2>Training</h2>\n" + _table(["metric", "first step", "last step"], rows)
+    if summary.steps == 1:
+        header, columns = ["metric", "the only step"], [summary.overall]
+    else:
+        span = f"{summary.window} steps" if summary.window > 1 else "step"
+        header = ["mean over", f"first {span}", f"last {span}", f"all {summary.steps} steps"]
+        columns = [summary.first, summary.last, summary.overall]
+    rows = [[name.replace("_", " "), *(f"{column[name]:.3f}" for column in columns)] for name in names]
+    return "<h2>Training</h2>\n" + _table(header, rows)
 
 
 def _label_section(labels: pa.Table) -> str:
@@ -179,21 +151,6 @@ def _label_section(labels: pa.Table) -> str:
     fallbacks = [name for name in labels.column("fallback").to_pylist() if name]
     rows += [[f"plain vote: {name}", str(fallbacks.count(name))] for name in sorted(set(fallbacks))]
     return "<h2>Pseudo-labels</h2>\n" + _table(["", "count"], rows)
-
-
-def _question_section(scores: Mapping[tuple[int, str], Sequence[QuestionScore]]) -> str:
-    sections = []
-    for split in dict.fromkeys(name for _, name in scores):
-        steps = [step for step, name in scores if name == split]
-        first = {score.query_id: score for score in scores[steps[0], split]}
-        rows = [
-            [score.query_id, _share(first.get(score.query_id)), _share(score), f"{score.majority_ratio:.3f}"]
-            for score in scores[steps[-1], split]
-        ]
-        header = ["question", f"right, step {steps[0]}", f"right, step {steps[-1]}", "majority ratio"]
-        table = f'<div class="scroll">{_table(header, rows)}</div>\n'
-        sections.append(f"<h2>Questions: {html.escape(split)}</h2>\n{table}")
-    return "".join(sections)
 
 
 def _config_section(config: Mapping[str, Any]) -> str:
@@ -208,26 +165,19 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table>\n{line('th', header)}{''.join(line('td', row) for row in rows)}</table>\n"
 
 
-def _share(score: QuestionScore | None) -> str:
-    return "-" if score is None else f"{score.n_correct}/{score.n}"
-
-
 def _estimate(estimate: Estimate) -> str:
     if math.isnan(estimate.value):
         return "-"
     return f"{estimate.value:.3f} ({estimate.low:.3f}-{estimate.high:.3f})"
 
 
-def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in record.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
+def _word(settings: Mapping[str, Any], name: str) -> str:
+    return str(settings.get(name, "unknown"))
 
 
-def _seconds(record: Mapping[str, Any]) -> float:
-    return sum(value for name, value in _numbers(record).items() if name.startswith("seconds_"))
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def _replace(path: Path, data: bytes) -> None:

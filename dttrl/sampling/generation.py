@@ -1,13 +1,16 @@
 """Generation: questions -> rollouts on disk, in parts, so that interrupted work goes on where it stopped.
 
 Finished rollouts are written as small Parquet files into ``<output>.parts/`` and joined at the end. The same
-command run again samples only the (question, sample) pairs that no part holds; since a sample depends on
-the seed, the question and its number alone, the result is what an uninterrupted run would have written. Parts
-that were made with other settings or other questions are refused.
+command run again samples only the questions that no part holds, in the batches in which an uninterrupted run
+would have sampled them, and so ends in the same bytes on the same machine. With another number of samples or
+another batch size the samples are the same and their statistics equal up to floating-point rounding. Gold
+answers and sources are those of the last call. Parts that were made with other settings, other model files or
+other questions are refused, and so is a second process on the same output.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dttrl.config import GenerateConfig
-from dttrl.errors import InputError, OutputExistsError
+from dttrl.errors import InputError
 from dttrl.questions import Question
 from dttrl.sampling.base import Sampler, SampleRequest
 from dttrl.sampling.configured import (
@@ -29,9 +32,11 @@ from dttrl.sampling.configured import (
     settings_metadata,
     transformers_metadata,
 )
+from dttrl.sampling.fingerprint import model_files
 from dttrl.sampling.parts import Parts
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.tables import TableWriter
+from dttrl.validation import check_target
 
 if TYPE_CHECKING:
     from dttrl.sampling.models import LoadedModel
@@ -52,8 +57,7 @@ class GenerationSummary:
 
 def check_output(output: Path, *, overwrite: bool) -> None:
     """Raise before a model is loaded when the result could not be written."""
-    if output.exists() and not overwrite:
-        raise OutputExistsError(f"{output} exists; give --overwrite to replace it or choose another name")
+    check_target(output, overwrite=overwrite)
     if not output.absolute().parent.is_dir():
         raise InputError(f"{output}: the folder {output.absolute().parent} does not exist; create it first")
 
@@ -68,43 +72,42 @@ def generate_rollouts(
     encode: Callable[[Question], Sequence[int]],
     metadata: Mapping[str, object],
     keep_tokens: bool = False,
+    files: str | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> GenerationSummary:
     """Sample ``samples`` rollouts of each question into ``output``, continuing what earlier calls began.
 
-    ``encode`` turns a question into the prompt's token ids. ``progress`` is called with the rollouts that are
+    ``encode`` turns a question into the prompt's token ids. ``files`` identifies the files of a local model;
+    like the ``metadata``, it must be that of the parts. ``progress`` is called with the rollouts that are
     finished and how many there will be; the first call counts what was there. With ``overwrite`` an existing
     output is replaced at the end, and parts of other settings are discarded.
     """
     if samples < 1:
         raise InputError(f"--samples must be at least 1, not {samples}")
+    if not questions:
+        raise InputError("no question to sample; the question file is empty")
     check_output(output, overwrite=overwrite)
     began = time.monotonic()
     by_id = {question.id: question for question in questions}
     full = {**metadata, **settings_metadata(settings), "keep_tokens": keep_tokens}
-    parts = Parts(output, full, keep_tokens=keep_tokens)
-    held = _open(parts, by_id, overwrite=overwrite)
-    requests = [
-        SampleRequest(query_id, tuple(encode(by_id[query_id])), tuple(missing))
-        for query_id in sorted(by_id)
-        if (missing := [i for i in range(samples) if i not in held.get(query_id, set())])
-    ]
-    total = samples * len(by_id)
-    done = total - sum(len(request.sample_ids) for request in requests)
-    if progress is not None:
-        progress(done, total)
-    sampled = 0
-    try:
-        for rollouts in sampler.sample(requests, settings) if requests else ():
-            parts.add(rollouts, by_id)
-            sampled += len(rollouts)
-            if progress is not None:
-                progress(done + sampled, total)
-    finally:  # also on Ctrl-C: finished questions are kept
-        parts.flush(by_id)
-    tokens, truncated = _join(parts, output, dict.fromkeys(by_id, samples), full, overwrite=overwrite)
-    parts.remove()
+    total, sampled = samples * len(by_id), 0
+    with Parts(output, {**full, "model_files": files}, keep_tokens=keep_tokens) as parts:
+        held = _open(parts, by_id, overwrite=overwrite)
+        requests = _requests(by_id, samples, held, encode)
+        missing = sum(len(request.sample_ids) for request in requests if not request.held)
+        if progress is not None:
+            progress(total - missing, total)
+        try:
+            for rollouts in sampler.sample(requests, settings) if missing else ():
+                parts.add(rollouts, by_id)
+                sampled += len(rollouts)
+                if progress is not None:
+                    progress(total - missing + sampled, total)
+        finally:  # also on Ctrl-C: finished questions are kept
+            parts.flush(by_id)
+        tokens, truncated = _join(parts.groups(by_id, samples), output, full, overwrite=overwrite)
+        parts.remove()
     return GenerationSummary(
         output, len(by_id), total, sampled, tokens, truncated, seconds=time.monotonic() - began
     )
@@ -130,6 +133,7 @@ def generate(
         encode=prompt_encoder(config, loaded),
         metadata={**backend, **prompt_metadata(config, loaded)},
         keep_tokens=config.keep_tokens,
+        files=model_files(loaded.name) if loaded.source in ("folder", "gguf") else None,
         overwrite=overwrite,
         progress=progress,
     )
@@ -163,33 +167,38 @@ def _open(parts: Parts, questions: Mapping[str, Question], *, overwrite: bool) -
     except InputError:
         if not overwrite:
             raise
-        parts.remove()
-        return parts.open(questions)
+        parts.discard()
+        return {}
+
+
+def _requests(
+    questions: Mapping[str, Question],
+    samples: int,
+    held: Mapping[str, set[int]],
+    encode: Callable[[Question], Sequence[int]],
+) -> list[SampleRequest]:
+    """Return a request a question, in id order: its missing samples, or all of them as held.
+
+    Held questions keep their places in the batches, so that the others are decoded in the same company.
+    """
+    requests = []
+    for query_id in sorted(questions):
+        ids = tuple(range(samples))
+        missing = tuple(i for i in ids if i not in held.get(query_id, ()))
+        prompt = tuple(encode(questions[query_id]))
+        requests.append(SampleRequest(query_id, prompt, missing or ids, held=not missing))
+    return requests
 
 
 def _join(
-    parts: Parts, output: Path, wanted: Mapping[str, int], metadata: Mapping[str, object], *, overwrite: bool
+    groups: Iterator[pa.Table], output: Path, metadata: Mapping[str, object], *, overwrite: bool
 ) -> tuple[int, int]:
-    """Write the parts as one file; returns its number of tokens and of rollouts cut at the length limit."""
+    """Write the questions as one file; returns its number of tokens and of rollouts cut at the limit."""
     tokens = truncated = 0
-    groups = parts.groups(wanted)
-    first = next(groups, None)
-    if first is None:
-        raise InputError("no question to sample; the question file is empty")
+    first = next(groups)
     with TableWriter(output, first.schema, metadata=metadata, overwrite=overwrite) as writer:
-        for table in _chain(first, groups):
-            query_id = table.column("query_id")[0].as_py()
-            if table.num_rows != wanted[query_id]:
-                raise InputError(
-                    f"{parts.folder}: question {query_id!r} has {table.num_rows} samples of "
-                    f"{wanted[query_id]}; run the same command again"
-                )
+        for table in itertools.chain([first], groups):
             tokens += int(pc.sum(table.column("num_tokens")).as_py() or 0)
             truncated += int(pc.sum(pc.equal(table.column("finish_reason"), "length")).as_py() or 0)
             writer.write(table)
     return tokens, truncated
-
-
-def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    yield first
-    yield from rest

@@ -1,55 +1,80 @@
 """Finished rollouts of an unfinished generation: small Parquet files in a folder beside the output.
 
-A part holds whole questions or some samples of them, in any order; :meth:`Parts.groups` brings the samples
-of a question together again. Parts that were made with other settings or other questions are refused.
+A part holds whole questions or some samples of them, sorted by question; :meth:`Parts.groups` brings the
+samples of a question together again. Parts that were made with other settings or other questions are refused,
+and one process at a time works in the folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dttrl.errors import InputError
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout, rollouts_to_table
+from dttrl.sampling.joining import joined
+from dttrl.sampling.lock import Lock
 from dttrl.schemas import ROLLOUTS
-from dttrl.tables import read_metadata, read_table, write_table
+from dttrl.tables import TableWriter, read_metadata, read_table, sanitize
 
 FLUSH_SECONDS = 30.0
-"""Work that a killed process may lose."""
+"""A part is written when a question finishes this long after the last part."""
 FLUSH_TOKENS = 2**21
 """Tokens held before a part is written (about 40 MB of statistics)."""
+ROW_GROUP_BYTES = 2**20
+"""What is read at most, beside the question's own rows, to bring a question together."""
 
 # Settings that change the samples; parts must agree with the command in all of them.
 IDENTITY = (
-    "model", "revision", "backend", "dtype", "template", "suffix", "system", "temperature", "top_p", "top_k",
-    "max_tokens", "stop", "seed", "k", "keep_tokens",
+    "model", "model_files", "revision", "backend", "dtype", "template", "suffix", "system", "temperature",
+    "top_p", "top_k", "max_tokens", "stop", "seed", "k", "keep_tokens",
 )  # fmt: skip
 
 
 class Parts:
-    """The folder of finished rollouts beside an output file."""
+    """The folder of finished rollouts beside an output file; use it as a context manager.
+
+    The folder is this process's own within the block: InputError on entry where another works in it. A folder
+    without parts is removed at the end. ``metadata`` goes into every part.
+    """
 
     def __init__(self, output: Path, metadata: Mapping[str, object], *, keep_tokens: bool) -> None:
         self.folder = parts_folder(output)
+        self._lock = Lock(self.folder / "lock")
         self._metadata = dict(metadata)
         self._keep_tokens = keep_tokens
         self._held: list[Rollout] = []
         self._held_tokens = 0
         self._flushed = time.monotonic()
 
+    def __enter__(self) -> Self:
+        if not self._lock.take():
+            raise InputError(
+                f"{self.folder}: another process is sampling into it; wait for it, or choose another output"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+        with contextlib.suppress(OSError):  # not empty: there are parts
+            self.folder.rmdir()
+
     def paths(self) -> list[Path]:
         """Return the parts in the order in which they were written."""
         return sorted(self.folder.glob("part-*.parquet"))
 
     def open(self, questions: Mapping[str, Question]) -> dict[str, set[int]]:
-        """Make the folder or check the one that is there; returns the sample ids held of each question."""
-        self.folder.mkdir(exist_ok=True)
+        """Check the parts that are there; returns the sample ids held of each question."""
         held: dict[str, set[int]] = {}
         for path in self.paths():
             self._check_settings(path)
@@ -58,7 +83,7 @@ class Parts:
                 *(table.column(i).to_pylist() for i in ("query_id", "sample_id", "prompt")), strict=True
             )
             for query_id, sample_id, prompt in rows:
-                if query_id in questions and questions[query_id].prompt != prompt:
+                if query_id in questions and sanitize(questions[query_id].prompt) != prompt:
                     raise InputError(
                         f"{path}: question {query_id!r} has another text than in the question file; "
                         f"use the same questions, or --overwrite to discard {self.folder}"
@@ -81,57 +106,51 @@ class Parts:
             paths = self.paths()
             number = int(paths[-1].stem.split("-")[1]) + 1 if paths else 0
             path = self.folder / f"part-{number:06d}.parquet"
-            write_table(path, table, ROLLOUTS, metadata=self._metadata)
+            with TableWriter(
+                path, table.schema, metadata=self._metadata, row_group_bytes=ROW_GROUP_BYTES
+            ) as writer:
+                writer.write(table)
         self._held, self._held_tokens, self._flushed = [], 0, time.monotonic()
 
-    def groups(self, wanted: Mapping[str, int]) -> Iterator[pa.Table]:
-        """Yield the rows of each wanted question in id order: its first samples, up to the wanted number."""
-        places: dict[str, list[Path]] = {}
+    def groups(self, questions: Mapping[str, Question], samples: int) -> Iterator[pa.Table]:
+        """Yield the first ``samples`` rows of each question in id order, with its gold and source of now.
+
+        Answers may be corrected while the work is interrupted: they change no sample.
+        """
+        for table in joined(self.paths(), dict.fromkeys(questions, samples)):
+            question = questions[table.column("query_id")[0].as_py()]
+            for name, value in (("source", question.source), ("gold", question.answer)):
+                text = None if value is None else sanitize(value)
+                field = table.schema.field(name)
+                column = pa.array([text] * len(table), field.type)
+                table = table.set_column(table.schema.get_field_index(name), field, column)
+            yield table
+
+    def discard(self) -> None:
+        """Delete the parts because the user asked for other ones."""
         for path in self.paths():
-            for query_id in read_table(path, ROLLOUTS, columns=["query_id"]).column(0).unique().to_pylist():
-                places.setdefault(query_id, []).append(path)
-        loaded: dict[Path, pa.Table] = {}
-        for query_id in sorted(wanted):
-            pieces = []
-            for path in places.get(query_id, []):
-                if path not in loaded:
-                    # Questions run in id order, so that a part is mostly used up before the next is read.
-                    while len(loaded) >= 4:
-                        del loaded[next(iter(loaded))]
-                    loaded[path] = read_table(path, ROLLOUTS)
-                table = loaded[path]
-                keep = pc.and_(
-                    pc.equal(table.column("query_id"), query_id),
-                    pc.less(table.column("sample_id"), wanted[query_id]),
-                )
-                pieces.append(table.filter(keep))
-            yield _without_repeats(pa.concat_tables(pieces))
+            path.unlink()
 
     def remove(self) -> None:
-        """Delete the parts (after the join, or because the user discards them)."""
+        """Delete the folder after the join."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _check_settings(self, path: Path) -> None:
         found = read_metadata(path)
         for name in IDENTITY:
             if _plain(found.get(name)) != _plain(self._metadata.get(name)):
+                was, now = f"{name} {found.get(name)!r}", f"it is {self._metadata.get(name)!r}"
+                if name == "model_files":
+                    was, now = f"other files of the model {found.get('model')!r}", "they have changed"
                 raise InputError(
-                    f"{self.folder}: earlier rollouts were sampled with {name} {found.get(name)!r}, "
-                    f"now it is {self._metadata.get(name)!r}; use the same settings, or "
-                    "--overwrite to discard them"
+                    f"{self.folder}: earlier rollouts were sampled with {was}, now {now}; use the same "
+                    "settings, or --overwrite to discard them"
                 )
 
 
 def parts_folder(output: Path) -> Path:
     """Where the parts of ``output`` are kept until it is complete."""
     return output.with_name(f"{output.name}.parts")
-
-
-def _without_repeats(table: pa.Table) -> pa.Table:
-    """Sort by sample id and keep the first of each: two processes may have sampled the same one."""
-    table = table.sort_by("sample_id")
-    ids = table.column("sample_id").to_pylist()
-    return table.take([i for i, sample_id in enumerate(ids) if i == 0 or sample_id != ids[i - 1]])
 
 
 def _plain(value: object) -> object:

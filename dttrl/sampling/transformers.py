@@ -46,7 +46,7 @@ class TransformersSampler:
     def sample(
         self, requests: Sequence[SampleRequest], settings: SamplingSettings
     ) -> Iterator[list[Rollout]]:
-        """Yield the rollouts of each request as its question finishes.
+        """Yield the rollouts of each request as its question finishes; batches of held ones are not decoded.
 
         InputError, before anything is decoded, for an empty prompt, a request without samples, and a prompt
         that leaves no room for ``max_new_tokens``.
@@ -60,7 +60,11 @@ class TransformersSampler:
         stops = StopStrings(self._decoder, settings.stop) if settings.stop else None
         waiting: dict[int, list[Rollout]] = {}
         for rows in _batches(requests, settings.batch_size):
+            if all(row.request.held for row in rows):
+                continue
             for row, finished in zip(rows, self._decode(rows, settings, stops), strict=True):
+                if row.request.held:
+                    continue
                 rollouts = waiting.setdefault(row.question, [])
                 rollouts.append(self._rollout(row, finished, stops))
                 if len(rollouts) == len(row.request.sample_ids):

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from dttrl.analysis.run_summary import summarize_run
 from dttrl.schemas import EVALUATIONS, ROLLOUTS
 from dttrl.tables import write_table
 from dttrl_cli.app import main
@@ -93,6 +94,48 @@ def test_outputs_are_not_overwritten(
     assert target.read_text() == "mine"
     assert main(["analyze", "majority-ratio", *runs, option[0], str(target), "--overwrite"]) == 0
     assert target.read_bytes() != b"mine"
+
+
+def test_an_input_is_never_written(runs: list[str], scored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inside = Path(runs[0]) / "evaluations.parquet"
+    for command, target in (
+        (["analyze", "accuracy", str(scored)], scored),
+        (["analyze", "accuracy", runs[0]], inside),
+        (["analyze", "majority-ratio", *runs], inside),
+    ):
+        before = target.read_bytes()
+        assert main([*command, "-o", str(target), "--overwrite"]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert target.read_bytes() == before
+
+
+def test_train_and_analyze_show_the_same_intervals(
+    runs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {
+            "step": step, "split": split, "query_id": f"q{i}", "source": None, "n": 2, "n_correct": i % 3,
+            "maj_correct": i % 4 > 0, "majority_ratio": 0.5, "answer": "1", "gold": "1",
+        }
+        for step in (0, 2)
+        for split in ("train", "heldout")
+        for i in range(8)
+    ]  # fmt: skip
+    path = Path(runs[0]) / "evaluations.parquet"
+    table = pa.Table.from_pylist(rows, schema=EVALUATIONS.fields)
+    write_table(path, table, EVALUATIONS, metadata={}, overwrite=True)
+    assert main(["analyze", "accuracy", runs[0], "--json", "-q"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    found = {(row["name"].split()[-1], row["step"]): (row["avg_low"], row["maj_low"]) for row in rows}
+    expected = {
+        (change.split, step): (part.average.low, part.majority.low)
+        for change in summarize_run(Path(runs[0])).splits
+        for step, part in ((change.first_step, change.first), (change.last_step, change.last))
+    }
+    assert found == expected
+    assert len(set(found.values())) > 1
 
 
 def test_accuracy_of_scored_rollouts(scored: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,20 @@ def test_a_model_that_does_not_exist(
     assert not output.exists()
 
 
+def test_generate_writes_to_nothing_but_a_file(
+    tmp_path: Path, questions: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    before = snapshot(tmp_path)
+    for output in (".", "..", "pipe", "/dev/null"):
+        for more in ([], ["--overwrite"]):
+            error = one_line(capsys, ["generate", "smollm2", str(questions), "-o", output, *more])
+            assert "is not a regular file" in error
+            assert "overwrite" not in error
+    assert snapshot(tmp_path) == before
+
+
 def test_a_run_folder_that_exists(
     tmp_path: Path, questions: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,9 +223,12 @@ def test_a_bad_configuration_file(
         (["train"], "questions is needed"),
         (["train", "--resume", "absent-run"], "absent-run"),
         (["train", "m", "q.jsonl", "--resume", "run"], "--resume"),
+        (["train", "--resume", "run", "--overwrite"], "--overwrite"),
         (["train", "m", "q.jsonl", "--method", "magic"], "magic"),
         (["train", "m", "q.jsonl", "--votes", "many"], "--votes"),
         (["score", "x.parquet"], "--output"),
+        (["score", "x.parquet", "-o", "x.csv"], "x.csv"),
+        (["score", "x.parquet", "-o", "-"], "*.parquet"),
         (["analyze", "majority-ratio", "absent-run"], "absent-run"),
         (["analyze", "majority-ratio"], "runs"),
         (["nonsense"], "nonsense"),

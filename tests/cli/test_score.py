@@ -134,3 +134,18 @@ def test_the_kind_follows_the_source(tmp_path: Path) -> None:
     assert main(["score", str(path), "-o", str(output), "-q", "--overwrite", "--kind", "math"]) == 0
     assert read_table(output, ROLLOUTS)["answer"].to_pylist() == ["1200", "(C)", "1200"]
     assert main(["score", str(path), "-o", str(output), "-q", "--overwrite", "--kind", "maths"]) == 2
+
+
+def test_hardly_any_answer_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty, values = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32)
+    for count, noted in ((19, True), (9, False)):
+        texts = [r"\boxed{1}", *["nothing"] * count]
+        made = [Rollout("q", i, text, "stop", empty, empty, values, values, values)
+                for i, text in enumerate(texts)]  # fmt: skip
+        path, output = tmp_path / "rollouts.parquet", tmp_path / "scored.parquet"
+        table = rollouts_to_table(made, {"q": Question("q", "?")}, keep_tokens=False)
+        write_table(path, table, ROLLOUTS, metadata={"model": "m"}, overwrite=True)
+        assert main(["score", str(path), "-o", str(output), "--overwrite", "--json"]) == 0
+        captured = capsys.readouterr()
+        assert ("no answer was found in 95 % of the rollouts" in captured.err) == noted
+        assert any("--template" in note for note in json.loads(captured.out)["notes"]) == noted

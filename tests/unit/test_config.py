@@ -132,16 +132,16 @@ def test_a_config_is_frozen() -> None:
         ("votes: many\n", "votes: Input should be a valid integer"),
         ("votes: 1.5\n", "votes: Input should be a valid integer"),
         ("stop: word\n", "stop: Input should be a valid tuple"),
-        ("model: [a]\n", "model: Input should be a valid string"),
+        ("revision: [a]\n", "revision: Input should be a valid string"),
         (
             "dtype: float64\n",
             "dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16' (got 'float64')",
         ),
         (
             "method: grpo\n",
-            "method: method 'grpo' is not one of: ttrl, ttrl-gt, ttrl-wsc, distri-wsc, distri-gmm",
+            "method 'grpo' is not one of: ttrl, ttrl-gt, ttrl-wsc, distri-wsc, distri-gmm",
         ),
-        ("region: tail\n", "region: region 'tail' is not one of: last-step, all, tail:N"),
+        ("region: tail\n", "region 'tail' is not one of: last-step, all, tail:N"),
         ("measure: entrop\n", "measure: Input should be 'topk'"),
         ("f_vote: mean\n", "f-vote: Input should be 'majority', 'weighted' or 'hierarchical'"),
         ("history_window: -1\n", "history-window: Input should be greater than or equal to 0 (got -1)"),
@@ -173,6 +173,8 @@ def test_missing_fields(tmp_path: Path) -> None:
         ("- a\n- b\n", "must be a mapping of fields to values, found a list"),
         ("just text\n", "must be a mapping of fields to values, found a str"),
         ("!!python/object/apply:os.getcwd []\n", "not valid YAML at line 1"),
+        ("tau: 0.1\n# twice\ntau: 0.2\n", "line 3 gives tau again, which line 1 gave already"),
+        ("train-samples: 1\ntrain_samples: 2\n", "line 2 gives train-samples again, which line 1"),
     ],
 )
 def test_bad_yaml(tmp_path: Path, text: str | bytes, expected: str) -> None:
@@ -184,6 +186,19 @@ def test_bad_yaml(tmp_path: Path, text: str | bytes, expected: str) -> None:
 )
 def test_yaml_that_breaks_pyyaml(tmp_path: Path, text: str) -> None:
     message(tmp_path, with_needed(text))
+
+
+@pytest.mark.parametrize(("field", "value"), [("region", "foo"), ("method", "magic"), ("kind", "riddle")])
+def test_an_error_names_field_and_value_once(tmp_path: Path, field: str, value: str) -> None:
+    found = message(tmp_path, with_needed(f"{field}: {value}\n"))
+    assert found.count(value) == 1
+    assert found.count(f"{field}") <= 2
+
+
+def test_help_texts_need_no_paper() -> None:
+    for model in (TrainConfig, GenerateConfig, ScoreConfig):
+        for name, field in model.model_fields.items():
+            assert "eq:" not in (field.description or ""), name
 
 
 def test_a_bad_flag_is_not_blamed_on_the_file(tmp_path: Path) -> None:

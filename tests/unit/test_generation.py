@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,17 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dttrl.config import GenerateConfig
 from dttrl.errors import InputError, OutputExistsError
 from dttrl.questions import Question
 from dttrl.rng import derive
 from dttrl.rollouts import Rollout
 from dttrl.sampling import generation, parts
-from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.generation import generate_rollouts
+from dttrl.sampling.base import Sampler, SampleRequest
+from dttrl.sampling.generation import check_output, generate_rollouts
 from dttrl.sampling.parts import parts_folder
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.schemas import ROLLOUTS
 from dttrl.tables import RolloutFiles, read_metadata, read_table
+from tests.tiny import write_questions
 
 QUESTIONS = [Question(f"q{i}", f"What is {i}?", answer=str(i), source="test") for i in (2, 0, 1)]
 
@@ -34,7 +39,7 @@ class FakeSampler:
     def sample(
         self, requests: Sequence[SampleRequest], settings: SamplingSettings
     ) -> Iterator[list[Rollout]]:
-        for number, request in enumerate(requests):
+        for number, request in enumerate(request for request in requests if not request.held):
             if number == self._stop_after:
                 raise self._error
             self.asked.append(request)
@@ -197,6 +202,147 @@ def test_a_folder_that_does_not_exist_and_no_samples_are_refused(tmp_path: Path)
     with pytest.raises(InputError, match="--samples"):
         make(tmp_path / "rollouts.parquet", FakeSampler(), samples=0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_answers_corrected_meanwhile_are_taken_and_nothing_is_resampled(tmp_path: Path) -> None:
+    output = tmp_path / "rollouts.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        make(output, FakeSampler(stop_after=2))
+    corrected = [
+        Question("q0", "What is 0?", answer="zero\0", source=None),
+        Question("q1", "What is 1?", answer=None, source="other"),
+        QUESTIONS[0],
+    ]
+    summary = make(output, FakeSampler(), questions=corrected)
+    assert summary.sampled == 4
+    table = read_table(output, ROLLOUTS)
+    assert table["gold"].to_pylist() == ["zero\ufffd"] * 4 + [None] * 4 + ["2"] * 4
+    assert table["source"].to_pylist() == [None] * 4 + ["other"] * 4 + ["test"] * 4
+    whole = tmp_path / "whole.parquet"
+    make(whole, FakeSampler(), questions=corrected)
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_changed_files_of_a_model_are_not_mixed(tmp_path: Path) -> None:
+    output = tmp_path / "rollouts.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        make(output, FakeSampler(stop_after=1), files="one")
+    with pytest.raises(InputError, match=r"other files of the model 'fake', now they have changed"):
+        make(output, FakeSampler(), files="two")
+    assert make(output, FakeSampler(), files="one").sampled == 8
+    assert "model_files" not in read_metadata(output)
+
+
+def test_weights_that_changed_in_place_are_seen(tmp_path: Path, tiny_model: Path) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    output = tmp_path / "rollouts.parquet"
+    config = GenerateConfig(
+        model=str(model), questions=write_questions(tmp_path / "q.jsonl"), samples=2, batch_size=4,
+        max_new_tokens=4, template="raw", device="cpu", dtype="float32",
+    )  # fmt: skip
+
+    def stop(done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generation.generate(config, output, progress=stop)
+    status = (model / "model.safetensors").stat()
+    os.utime(model / "model.safetensors", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(InputError, match="they have changed"):
+        generation.generate(config, output)
+    os.utime(model / "model.safetensors", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert generation.generate(config, output).sampled == 10
+
+
+def test_a_second_process_on_the_same_output_is_refused_at_once(tmp_path: Path) -> None:
+    output = tmp_path / "rollouts.parquet"
+    second = FakeSampler()
+    refused: list[str] = []
+
+    def try_second(done: int, total: int) -> None:
+        for overwrite in (False, True):
+            with pytest.raises(InputError, match="another process") as caught:
+                make(output, second, overwrite=overwrite)
+            refused.append(str(caught.value))
+
+    make(output, FakeSampler(), progress=try_second)
+    assert len(refused) == 8
+    assert second.asked == []
+    assert RolloutFiles([output]).num_rows == 12
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_refused_work_leaves_no_folder(tmp_path: Path) -> None:
+    class Refusing:
+        def sample(
+            self, requests: Sequence[SampleRequest], settings: SamplingSettings
+        ) -> Iterator[list[Rollout]]:
+            raise InputError("the prompt is too long")
+
+    with pytest.raises(InputError, match="too long"):
+        make(tmp_path / "rollouts.parquet", Refusing())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no question"):
+        make(tmp_path / "rollouts.parquet", FakeSampler(), questions=[])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_output_that_is_no_regular_file_is_refused_before_anything_is_written(
+    tmp_path: Path, overwrite: bool
+) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.rglob("*"))
+    for output in (tmp_path / "folder", tmp_path / "pipe", Path("/dev/null"), Path(".")):
+        with pytest.raises(InputError, match="is not a regular file") as caught:
+            check_output(output, overwrite=overwrite)
+        assert "overwrite" not in str(caught.value)
+        with pytest.raises(InputError, match="is not a regular file"):
+            make(output, FakeSampler(), overwrite=overwrite)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def interrupted(sampler: Sampler, after: int) -> Sampler:
+    """The sampler, until it has finished some questions; then it is as if the process had been killed."""
+
+    class Stopping:
+        def sample(
+            self, requests: Sequence[SampleRequest], settings: SamplingSettings
+        ) -> Iterator[list[Rollout]]:
+            yield from itertools.islice(sampler.sample(requests, settings), after)
+            raise KeyboardInterrupt
+
+    return Stopping()
+
+
+@pytest.mark.parametrize("after", [1, 3, 4])
+def test_a_model_goes_on_to_the_same_bytes(tmp_path: Path, tiny_model: Path, after: int) -> None:
+    torch = pytest.importorskip("torch")
+    from dttrl.sampling.models import load_model
+    from dttrl.sampling.transformers import TransformersSampler
+
+    loaded = load_model(str(tiny_model), device=torch.device("cpu"), dtype=torch.float32)
+    sampler = TransformersSampler(loaded.model, loaded.tokenizer, loaded.eos_ids)
+    questions = [Question(f"q{i}", "1+" * (7 * i % 10) + "1=?") for i in range(8)]
+
+    def work(output: Path, sampler: Sampler) -> int:
+        return generate_rollouts(
+            questions,
+            output,
+            samples=3,
+            sampler=sampler,
+            settings=SamplingSettings(seed=1, max_new_tokens=24, batch_size=7),
+            encode=lambda question: loaded.encode(question.prompt, chat=False),
+            metadata={},
+        ).sampled
+
+    whole, output = tmp_path / "whole.parquet", tmp_path / "rollouts.parquet"
+    assert work(whole, sampler) == 24
+    with pytest.raises(KeyboardInterrupt):
+        work(output, interrupted(sampler, after))
+    assert work(output, sampler) == 24 - 3 * after
+    assert output.read_bytes() == whole.read_bytes()
 
 
 def test_metadata_is_json(tmp_path: Path) -> None:

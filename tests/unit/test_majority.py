@@ -19,6 +19,7 @@ def make_run(
     *,
     ratios: list[float],
     accuracies: dict[int, float] | None = None,
+    heldout: dict[int, float] | None = None,
     **settings: Any,
 ) -> Path:
     """A run folder with the files that analysis reads: one metric record a step, some evaluations."""
@@ -31,11 +32,12 @@ def make_run(
             file.write(json.dumps(record) + "\n")
     rows = [
         {
-            "step": step, "split": "train", "query_id": f"q{i}", "source": None, "n": 4,
+            "step": step, "split": split, "query_id": f"q{i}", "source": None, "n": 4,
             "n_correct": round(4 * accuracy), "maj_correct": accuracy > 0.5, "majority_ratio": 0.75,
             "answer": "1", "gold": "1" if accuracy > 0.5 else "<b>2</b>",
         }
-        for step, accuracy in (accuracies or {}).items()
+        for split, values in (("train", accuracies), ("heldout", heldout))
+        for step, accuracy in (values or {}).items()
         for i in range(2)
     ]  # fmt: skip
     if rows:
@@ -118,6 +120,9 @@ def test_the_table_has_a_row_a_method_and_step_with_nulls_for_what_is_not_known(
 def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such run folder"):
         majority.read_run(tmp_path / "absent")
+    (tmp_path / "s.parquet").write_bytes(b"")
+    with pytest.raises(InputError, match=r"s\.parquet: is a file, not a run folder"):
+        majority.read_run(tmp_path / "s.parquet")
     with pytest.raises(InputError, match=r"not a run folder, it has no config\.yaml"):
         majority.read_run(tmp_path)
     (tmp_path / "config.yaml").write_text("- a list")
@@ -156,6 +161,65 @@ def test_the_figure_draws_every_method_with_a_band_over_seeds(tmp_path: Path) ->
     assert len(left.collections) == 2  # bands of the two lines of ttrl; ttrl-gt is a single run
     accuracy = next(line for line in right.get_lines() if line.get_label() == "ttrl (2 runs)")
     assert accuracy.get_xdata() == pytest.approx([0, 2])
+
+
+def test_heldout_accuracy_is_a_curve_of_its_own(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", ratios=[0.2, 0.4], accuracies={0: 0.5, 2: 0.75}, heldout={0: 0.25, 2: 1.0})
+    groups = majority.group_runs([majority.read_run(run)])
+    rows = majority.frame(groups).to_pylist()
+    assert [row["heldout_accuracy"] for row in rows] == [0.25, None, 1.0]
+    assert [row["accuracy"] for row in rows] == [0.5, None, 0.75]
+    _, right = figures.accuracy_majority(groups).axes
+    lines = {str(line.get_label()): line for line in right.get_lines()}
+    assert lines["heldout avg@n"].get_ydata() == pytest.approx([0.25, 1.0])
+    assert lines["heldout avg@n"].get_color() != lines["train avg@n"].get_color()
+    legend = right.get_legend()
+    assert legend is not None
+    assert {text.get_text() for text in legend.get_texts()} == {
+        "train avg@n", "train maj@n", "heldout avg@n", "heldout maj@n",
+    }  # fmt: skip
+
+
+def test_the_styles_of_several_methods_name_the_split(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / name, ratios=[0.2], accuracies={0: 0.5}, heldout={0: 0.25}, method=name)
+        for name in ("ttrl", "ttrl-gt")
+    ]
+    _, right = figures.accuracy_majority(majority.group_runs([majority.read_run(run) for run in runs])).axes
+    legend = right.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "ttrl", "ttrl-gt", "train avg@n", "train maj@n", "heldout avg@n", "heldout maj@n",
+    ]  # fmt: skip
+
+
+def test_without_gold_there_is_no_accuracy_panel_and_steps_are_whole(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", ratios=[0.2, 0.4])
+    figure = figures.accuracy_majority(majority.group_runs([majority.read_run(run)]))
+    (axes,) = figure.axes
+    axes.set_xlim(0.6, 1.4)
+    assert axes.get_xticks().tolist() == pytest.approx([round(tick) for tick in axes.get_xticks().tolist()])
+
+
+def test_inputs_are_never_outputs(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    file = folder / "a.parquet"
+    file.write_bytes(b"x")
+    link = tmp_path / "link.parquet"
+    link.symlink_to(file)
+    for output, inputs in (
+        (file, [file]),
+        (link, [file]),
+        (file, [folder]),
+        (folder / "new.parquet", [folder]),
+        (tmp_path / "parts" / ".." / "parts" / "a.parquet", [file]),
+    ):
+        with pytest.raises(InputError, match="input"):
+            frames.check_output(output, overwrite=True, inputs=inputs)
+    frames.check_output(folder / "curve.csv", overwrite=False, inputs=[folder])
+    frames.check_output(folder / "new.parquet", overwrite=False, inputs=[file])
+    frames.check_output(tmp_path / "parts.csv", overwrite=False, inputs=[folder, tmp_path / "absent"])
 
 
 def test_tables_are_written_by_their_ending(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from dttrl.analysis.report import summarize_run, write_report
+from dttrl.analysis.report import write_report
+from dttrl.analysis.run_summary import summarize_run
 from dttrl.errors import InputError
 from dttrl.schemas import EVALUATIONS, LABELS
 from dttrl.tables import write_table
@@ -75,7 +76,7 @@ def test_a_run_is_summarized_before_and_after(run: Path) -> None:
     assert (change.split, change.first_step, change.last_step) == ("train", 0, 3)
     assert (change.first.average.value, change.last.average.value) == (0.5, 0.875)
     assert (change.first.majority.value, change.last.majority.value) == (0.5, 1.0)
-    assert summary.last["majority_ratio"] == 0.7
+    assert (summary.window, summary.last["majority_ratio"]) == (1, 0.7)
 
 
 def test_the_page_stands_alone_and_holds_the_numbers(run: Path) -> None:
@@ -108,7 +109,46 @@ def test_a_run_without_gold_answers_still_has_a_report(run: Path) -> None:
     (run / "evaluations.parquet").unlink()
     words = " ".join(Page(write_report(run).read_text()).words)
     assert "nothing to evaluate against" in words
+    assert "majority ratio at its last step" in words
     assert "0.700" in words
+
+
+def test_questions_are_shown_with_prompt_gold_and_last_label(run: Path, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    rows = [
+        {"id": "a<i>", "prompt": "How much\nis <b>one</b> " + "and one " * 40, "answer": "1"},
+        {"id": "b", "prompt": "Changed since the run", "answer": "2"},
+    ]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(config | {"questions": str(questions)}))
+    page = Page(write_report(run).read_text())
+    words = " ".join(page.words)
+    assert "How much is <b>one</b> and one" in words
+    assert "b" not in page.tags[page.tags.index("h1") + 3 :]  # the method's name is the only bold word
+    assert "and one " * 20 not in words
+    assert "Changed since the run" not in words
+    assert "majority ratio, step 3" in words
+    assert "none (step 0)" in words
+    assert str(questions) in words
+
+
+def test_the_heading_has_times_and_singular(run: Path) -> None:
+    times = ("2026-01-02T03:04:05+00:00", "2026-01-02T03:05:15+00:00")
+    records = [
+        {"step": i, "time": time, "majority_ratio": 0.5, "seconds_sample": 10.0}
+        for i, time in enumerate(times, start=1)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    words = " ".join(Page(write_report(run).read_text()).words)
+    assert "2 steps, seed 0" in words
+    assert "Ended 2026-01-02 03:05 UTC, 0:01:20 after the first step began" in words
+    assert "Training steps took 0:00:20" in words
+    (run / "metrics.jsonl").write_text(json.dumps(records[0]) + "\n")
+    words = " ".join(Page(write_report(run).read_text()).words)
+    assert "1 step, seed 0" in words
+    assert "the only step" in words
+    assert "1 steps" not in words
 
 
 def test_no_run_folder_is_refused(tmp_path: Path) -> None:

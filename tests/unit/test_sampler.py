@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import string
 from collections.abc import Sequence
 from typing import Any
@@ -360,3 +361,20 @@ def test_cuda_graphs_change_nothing(autocast_dtype: torch.dtype | None) -> None:
             on_cpu[key].token_ids.tolist() == rollout.token_ids.tolist() for key, rollout in plain.items()
         ]
         assert np.mean(same) > 0.9
+
+
+def test_held_requests_keep_their_places_and_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = TransformersSampler(build(), tokenizer(), (EOS,))
+    settings = SamplingSettings(max_new_tokens=12, seed=5, batch_size=4)
+    whole = {rollouts[0].query_id: rollouts for rollouts in sampler.sample(REQUESTS, settings)}
+    batches: list[list[str]] = []
+    decode = sampler._decode
+
+    def seen(rows: Any, *rest: Any) -> Any:
+        batches.append([row.request.query_id for row in rows])
+        return decode(rows, *rest)
+
+    monkeypatch.setattr(sampler, "_decode", seen)
+    requests = [dataclasses.replace(item, held=item.query_id != "d") for item in REQUESTS]
+    assert list(sampler.sample(requests, settings)) == [whole["d"]]
+    assert batches == [["a", "d", "d", "b"]]  # whole, of the four that are cut from ccccaaaaaddbbb

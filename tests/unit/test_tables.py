@@ -155,8 +155,30 @@ def test_nothing_is_overwritten_unless_asked(tmp_path: Path) -> None:
         write_table(path, history(2), HISTORY, metadata={}, overwrite=True)
         assert reader.read() == before
     assert len(read_table(path, HISTORY)) == 2
-    with pytest.raises(InputError, match="is a folder"):
-        TableWriter(tmp_path, HISTORY.fields, metadata={}, overwrite=True)
+
+
+def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    cases = {tmp_path / "folder": "folder", Path("."): "folder", tmp_path / "pipe": "pipe"}
+    for path, kind in {**cases, Path("/dev/null"): "device"}.items():
+        for overwrite in (False, True):
+            with pytest.raises(InputError, match=rf"is not a regular file \(it is a {kind}") as caught:
+                TableWriter(path, HISTORY.fields, metadata={}, overwrite=overwrite)
+            assert "overwrite" not in str(caught.value)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_table(tmp_path / "file", history(), HISTORY, metadata={})
+    write_table(tmp_path / "link", history(2), HISTORY, metadata={}, overwrite=True)
+    assert len(read_table(tmp_path / "link", HISTORY)) == 2
+
+
+def test_a_folder_that_appears_meanwhile_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "h.parquet"
+    writer = TableWriter(path, HISTORY.fields, metadata={}, overwrite=True)
+    path.mkdir()
+    with pytest.raises(InputError, match="is not a regular file"), writer:
+        writer.write(history())
+    assert os.listdir(tmp_path) == ["h.parquet"]
 
 
 def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
@@ -188,7 +210,7 @@ def test_an_error_leaves_the_old_file_and_no_temporary(tmp_path: Path, error: ty
     assert os.listdir(path.parent) == ["h.parquet"]
 
 
-def test_a_killed_process_never_leaves_half_a_table(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_half_table_and_the_next_writer_tidies_up(tmp_path: Path) -> None:
     path = tmp_path / "h.parquet"
     code = (
         "import os, signal, sys, pathlib; sys.path[:0] = sys.argv[2:]\n"
@@ -205,7 +227,16 @@ def test_a_killed_process_never_leaves_half_a_table(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
     (left,) = os.listdir(tmp_path)
     assert left.startswith("h.parquet.tmp-")
+    kept = {
+        f"h.parquet.tmp-{os.getppid()}",
+        "h.parquet.tmp-x",
+        "h.parquet.tmp-" + "9" * 30,
+        left.replace("h.", "other."),
+    }
+    for name in kept:
+        (tmp_path / name).touch()
     write_table(path, history(), HISTORY, metadata={})
+    assert set(os.listdir(tmp_path)) == {"h.parquet", *kept}
 
 
 def test_row_groups_are_cut_by_bytes_and_keep_the_rows(tmp_path: Path) -> None:
