@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from dttrl.answers.grading import Grader
 from dttrl.confidence import MEASURES, positive_weights
 from dttrl.errors import InputError
+from dttrl.mixture import Mixtures
 from dttrl.schemas import VOTES
 from dttrl.scoring import SCORED_COLUMNS, ScoredQuestion, read_scored
 from dttrl.tables import RolloutFiles, TableWriter
@@ -88,7 +89,8 @@ class Ballot:
         self._measure = measure
         notes = []
         for name in _expand(methods):
-            info, vote = parse_method(name)
+            method = parse_method(name)
+            info, vote = method.info, method.vote
             if info.needs_confidence and not has_confidence:
                 if "all" not in methods:
                     free = ", ".join(info.name for info in METHODS.values() if not info.needs_confidence)
@@ -262,7 +264,7 @@ def _filter_columns(scored: Sequence[ScoredQuestion], outcome: VoteOutcome) -> d
         columns["n_pos"] = outcome.distrivote.n_pos_R
         columns["n_neg"] = outcome.distrivote.n_neg_R
         columns["rejected"] = [_spelling(q, number) for q, number in zip(scored, rejected, strict=True)]
-    if outcome.mixtures is not None:
+    if isinstance(outcome.mixtures, Mixtures):
         usable = ~outcome.mixtures.is_degenerate
         for column in ("mean_neg", "std_neg", "mean_pos", "std_pos"):
             values = np.where(usable, getattr(outcome.mixtures, column), np.nan)

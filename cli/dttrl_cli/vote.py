@@ -89,13 +89,20 @@ def _list(console: Console) -> None:
         [
             info.name,
             "yes" if info.needs_confidence else "no",
-            " ".join(f"{name}={'|'.join(values)}" for name, values in info.parameters.items()) or "-",
+            " ".join(f"{name}={known.default}" for name, known in info.parameters.items()) or "-",
             info.summary,
         ]
         for info in METHODS.values()
     ]
+    console.table("Voting methods", ["method", "confidence", "parameters", "what it is"], rows)
     console.table(
-        "Voting methods", ["method", "confidence", "parameters (first: default)", "what it is"], rows
+        "Parameters",
+        ["method", "parameter", "may be", "default", "what it is"],
+        [
+            [info.name, name, known.form, str(known.default), known.meaning]
+            for info in METHODS.values()
+            for name, known in info.parameters.items()
+        ],
     )
     console.data(
         [
@@ -103,7 +110,10 @@ def _list(console: Console) -> None:
                 "method": info.name,
                 "summary": info.summary,
                 "needs_confidence": info.needs_confidence,
-                "parameters": info.parameters,
+                "parameters": {
+                    name: {"default": known.default, "form": known.form, "meaning": known.meaning}
+                    for name, known in info.parameters.items()
+                },
             }
             for info in METHODS.values()
         ]

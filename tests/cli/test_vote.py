@@ -62,7 +62,10 @@ def test_the_list_names_every_method_and_parameter(capsys: pytest.CaptureFixture
     text, _ = output(capsys, "--list")
     for info in METHODS.values():
         assert info.name in text
-        assert all(f"{name}={'|'.join(values)}" in text for name, values in info.parameters.items())
+        for name, parameter in info.parameters.items():
+            line = re.search(rf"^{info.name} +{name} +(.+?)  ", text, re.MULTILINE)
+            assert line is not None
+            assert line[1] == parameter.form
 
 
 def test_without_confidence_the_majority_votes_and_it_is_said(
