@@ -86,7 +86,8 @@ def _weights(ranks: Ranks, size_R: NDArray[np.float64]) -> FloatArray:
     n_places = ranks.order_RN.shape[1]
     pairs, row_R = np.unique(np.stack([ranks.count_R, size_R]), axis=1, return_inverse=True)
     level = np.arange(n_places + 1) / np.maximum(pairs[0], 1)[:, None]
-    table = np.minimum(level, 1.0) ** pairs[1][:, None]
+    power = np.repeat(pairs[1], n_places + 1).reshape(level.shape)  # numpy rounds otherwise if broadcast
+    table = np.minimum(level, 1.0) ** power
     return share_by_table(ranks, table[row_R.ravel()])
 
 
