@@ -81,7 +81,8 @@ class Region:
         if self.kind in ("last-step", "all"):
             return self.kind
         if self.kind == "bottom":
-            return f"bottom:{self.share:g}:{self.window}"
+            share = repr(self.share).removesuffix(".0")
+            return f"bottom:{share}:{self.window}"
         return f"{self.kind}:{self.window}"
 
 
@@ -98,7 +99,8 @@ def token_confidence(logprob_TK: ArrayLike, *, k: int) -> NDArray[np.float32]:
     """
     if k < 1:
         raise InputError(f"k must be at least 1 to compute a token confidence, got {k}")
-    values_TK = np.atleast_2d(np.asarray(logprob_TK, dtype=np.float64))
+    values_TK = np.asarray(logprob_TK, dtype=np.float64)
+    values_TK = values_TK.reshape(0, 1) if not values_TK.size else np.atleast_2d(values_TK)
     present_TK = np.isfinite(values_TK) & (values_TK > MISSING_LOGPROB)
     ordered_TK = -np.sort(-np.where(present_TK, values_TK, -np.inf), axis=1)[:, :k]
     counted_TK = np.isfinite(ordered_TK)
@@ -120,7 +122,6 @@ def step_start(text: str, answer_start: int | None) -> int:
     stripped = len(text.rstrip())
     end = stripped if answer_start is None else min(answer_start, stripped)
     start = 0
-    # The window is opened by three characters so that a blank line that ends at the answer counts.
     for match in _BLANK_LINE.finditer(text, 0, max(end, 0)):
         start = match.end()
     return start
@@ -131,8 +132,8 @@ def region_values(
 ) -> NDArray[np.float64]:
     """Return the token values that belong to ``region`` (1-D float64; for windows, the chosen means).
 
-    ``start`` is the character of :func:`step_start`; only ``last-step`` reads it. A last step without a
-    single token (an answer inside one long token) falls back to all tokens.
+    ``start`` is the character of :func:`step_start`; only ``last-step`` reads it. A last step in which no
+    token starts falls back to all tokens.
     """
     if region.kind == "last-step":
         inside = values_T[offset_T >= start]
@@ -143,7 +144,8 @@ def region_values(
         return values_T[-region.window :]
     total = np.concatenate(([0.0], np.cumsum(values_T)))
     means = (total[region.window :] - total[: -region.window]) / region.window
-    keep = 1 if region.kind == "lowest" else max(1, int(means.size * region.share))
+    # 100 windows times 0.29 are 29 windows, not 28.999999999999996.
+    keep = 1 if region.kind == "lowest" else max(1, int(means.size * region.share + 1e-9))
     return np.partition(means, keep - 1)[:keep]
 
 
@@ -164,7 +166,10 @@ def trajectory_confidence(
     values_T, offset_T = values_T[present_T], offset_T[present_T]
     if not values_T.size:
         return float("nan")
-    chosen = region_values(values_T, offset_T, region, start=step_start(rollout.text, answer_start))
+    start = step_start(rollout.text, answer_start)
+    if not ((offset_T >= start) & (offset_T < len(rollout.text))).any():
+        start = 0  # the step lies inside one long token; the end token alone would say nothing of it
+    chosen = region_values(values_T, offset_T, region, start=start)
     mean = float(chosen.mean())
     return float(np.exp(mean)) if measure == "perplexity" else mean
 

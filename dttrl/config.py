@@ -37,7 +37,7 @@ EVALUATION, RUN = _panel("Evaluation"), _panel("Run")
 
 
 class _Config(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 class ModelFields(_Config):
@@ -297,13 +297,14 @@ def load_config(
     :class:`InputError`, one line naming file and field, for unreadable YAML, unknown fields and bad values.
     """
     values: dict[str, object] = {}
-    origin = "options" if path is None else str(path)
     if path is not None:
         values.update(_read_yaml(path))
     values.update(overrides or {})
     try:
         return model.model_validate(values)
     except ValidationError as error:
+        named = str(next(iter(error.errors()[0]["loc"]), ""))
+        origin = "options" if path is None or named in (overrides or {}) else str(path)
         raise InputError(f"{origin}: {_first_problem(error)}") from None
 
 
@@ -323,6 +324,9 @@ def _read_yaml(path: Path) -> dict[str, object]:
         where = getattr(error, "problem_mark", None)
         line = f" at line {where.line + 1}" if where is not None else ""
         raise InputError(f"{path}: not valid YAML{line}") from None
+    except (ValueError, OverflowError, RecursionError) as error:  # dates and numbers that YAML cannot make
+        reason = str(error).splitlines()[0][:80]
+        raise InputError(f"{path}: not valid YAML ({reason})") from None
     if values is None:
         return {}
     if not isinstance(values, dict):

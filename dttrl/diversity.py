@@ -39,5 +39,6 @@ def diversity_weights(diversity_B: IntArray, n_rollouts: int, *, tau: float = 0.
     exponentials_B = np.exp(counts_B - counts_B.max())
     # Two questions more than 745 classes apart would underflow to a weight of exactly zero.
     softmax_B = np.maximum(exponentials_B / exponentials_B.sum(), np.finfo(np.float64).tiny)
-    penalised_B: NDArray[np.bool_] = counts_B <= tau * n_rollouts
+    # 0.29 * 100 is 28.999999999999996: the product must not decide for the rounding.
+    penalised_B: NDArray[np.bool_] = counts_B <= tau * n_rollouts * (1 + 1e-12)
     return np.where(penalised_B, softmax_B, 1.0)

@@ -21,9 +21,9 @@ IndexArray = NDArray[np.intp]
 MIN_SPREAD = 1e-3
 """A component narrower than this share of the data's standard deviation has collapsed onto equal values."""
 MIN_WEIGHT = 1e-3
-"""A component lighter than this (or than two points) describes outliers, not a class of rollouts."""
-MIN_DISTANCE = 1e-6
-"""Means nearer than this differ by rounding alone: nothing says which component is the higher one."""
+"""A component lighter than this (or than about two points) describes outliers, not a class of rollouts."""
+MIN_GAP = 1e-4
+"""Means nearer than this many standard deviations of the data are one component."""
 TOLERANCE = 1e-7
 """Fits stop when the next step moves no parameter of the standardised data by more than this."""
 MAX_ITERATIONS = 200
@@ -70,9 +70,9 @@ def maximise_likelihood(
 def is_healthy(parameters_F5: FloatArray, n_F: FloatArray) -> NDArray[np.bool_]:
     """Return which fits have two separate components of real weight and spread, bool (F,)."""
     parameters_5F = np.asarray(parameters_F5).T
-    # Two points that belong to a component to the last digits sum to just under two.
-    light_F = np.maximum(MIN_WEIGHT, (2 - 1e-6) / np.maximum(n_F, 1))
-    apart_F = np.abs(parameters_5F[1] - parameters_5F[0]) > MIN_DISTANCE
+    # Two points, less what rounding and the tail of the other component take from them.
+    light_F = np.maximum(MIN_WEIGHT, 1.5 / np.maximum(n_F, 1))
+    apart_F = np.abs(parameters_5F[1] - parameters_5F[0]) >= MIN_GAP
     healthy: NDArray[np.bool_] = _is_alive(parameters_5F, light_F) & apart_F
     return healthy
 

@@ -32,6 +32,8 @@ FloatArray = NDArray[np.float64]
 
 MIN_DISTINCT = 4
 """Fewer distinct values than this cannot say where two Gaussians are (each needs a mean and a spread)."""
+ROUNDING = 1e-6
+"""Data whose deviation is below this share of their size are equal up to rounding."""
 START_QUANTILES = ((0.25, 0.75), (0.1, 0.9), (0.05, 0.5), (0.5, 0.95), (0.4, 0.6))
 """Quantiles at which the two means start; both spreads start at the data's, both weights at one half."""
 MAX_POLISH = 100
@@ -65,7 +67,7 @@ class Mixture:
     @property
     def midpoint(self) -> float:
         """Mean of the two component means, the anchor of eq:shift_correction."""
-        return (self.mean_neg + self.mean_pos) / 2
+        return self.mean_neg / 2 + self.mean_pos / 2
 
     def shifted(self, offset: float) -> Mixture:
         """Return the mixture of the same data moved by ``offset``."""
@@ -221,7 +223,10 @@ def _standardise_rows(
         scale_R = np.sqrt((deviation_RN**2).sum(axis=1) / count_R)
         apart_RN = np.diff(moved_RN, axis=1) > 1e-9 * scale_R[:, None]
     distinct_R = 1 + (apart_RN & present_RN[:, 1:]).sum(axis=1)
-    usable_R = (n_R >= MIN_DISTINCT) & (distinct_R >= MIN_DISTINCT) & np.isfinite(scale_R) & (scale_R > 0)
+    # Equal texts get confidences that differ by float32 rounding: that spread is no information.
+    size_R = np.where(present_RN, np.abs(sorted_RN), 0.0).max(axis=1, initial=0.0)
+    spread_R = np.isfinite(scale_R) & (scale_R > ROUNDING * size_R)
+    usable_R = (n_R >= MIN_DISTINCT) & (distinct_R >= MIN_DISTINCT) & spread_R
     return (
         first_R + np.where(np.isfinite(offset_R), offset_R, 0.0),
         np.where(usable_R, scale_R, 1.0),
@@ -271,8 +276,15 @@ def _fit_pomegranate(standard_N: FloatArray, start_5: FloatArray) -> tuple[Float
     settled, and its ``Normal`` ignores ``min_cov``; so its E and M steps are called from here.
     """
     import torch
+
+    # Importing pomegranate resets the OpenMP threads (through numba): with more threads than free cores
+    # every later matrix product of the process is many times slower.
+    threads = torch.get_num_threads()
     from pomegranate.distributions import Normal
     from pomegranate.gmm import GeneralMixtureModel
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
     def tensor(*values: float) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64)

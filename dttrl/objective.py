@@ -44,7 +44,7 @@ def kl_k3(logp_NT: Tensor, ref_logp_NT: Tensor) -> Tensor:
     The exponent is bounded so that one impossible token cannot make the loss infinite.
     """
     d_NT = (ref_logp_NT - logp_NT).clamp(-20.0, 20.0)
-    return d_NT.exp() - 1.0 - d_NT
+    return d_NT.expm1() - d_NT
 
 
 def grpo_loss(
@@ -66,7 +66,8 @@ def grpo_loss(
     mask_NT = mask_NT.to(logp_NT.dtype)
     advantage_N1 = advantage_N.to(logp_NT.dtype).unsqueeze(1)
     # The difference is masked before exp: padding positions may hold anything, inf included.
-    difference_NT = (logp_NT - old_logp_NT).masked_fill(mask_NT == 0, 0.0)
+    # A ratio of e^20 is as clipped as an infinite one, and has a finite gradient.
+    difference_NT = (logp_NT - old_logp_NT).masked_fill(mask_NT == 0, 0.0).clamp(-20.0, 20.0)
     ratio_NT = difference_NT.exp()
     free_NT = ratio_NT * advantage_N1
     clipped_NT = ratio_NT.clamp(1 - clip_epsilon, 1 + clip_epsilon) * advantage_N1

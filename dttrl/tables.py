@@ -93,7 +93,7 @@ def table_from_columns(
     for field in schema:
         values = columns[field.name]
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-            values = [value if value is None else sanitize(value) for value in values]
+            values = [sanitize(value) if isinstance(value, str) else value for value in values]
         try:
             arrays.append(pa.array(values, field.type, from_pandas=False))
         except (pa.ArrowException, OverflowError, TypeError) as error:

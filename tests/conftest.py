@@ -31,3 +31,11 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("no folder `shared` beside the checkout: its data sets are optional")
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a two-layer character model with random weights."""
+    from tests.tiny import write_model
+
+    return write_model(tmp_path_factory.mktemp("tiny") / "model")

@@ -41,13 +41,11 @@ def choose(
 def _pick(probability_BV: Tensor, uniform_B: Tensor) -> Tensor:
     """Return the first token whose cumulative weight exceeds u times the total weight."""
     cumulative_BV = probability_BV.cumsum(-1)
-    total_B1 = cumulative_BV[:, -1:]
-    # Rounding may give u * total == total, past the last token; the number below the total is inside.
-    below_B1 = torch.nextafter(total_B1, torch.zeros_like(total_B1))
-    target_B1 = torch.minimum(uniform_B[:, None] * total_B1, below_B1)
-    return torch.searchsorted(cumulative_BV, target_B1, right=True).clamp_(max=probability_BV.shape[-1] - 1)[
-        :, 0
-    ]
+    # A float32 below 1 is at most 1 - 2**-24, which times the total rounds to less than the total: the
+    # token found has a weight. (The bound is for logits that are not numbers.)
+    target_B1 = uniform_B[:, None] * cumulative_BV[:, -1:]
+    place_B1 = torch.searchsorted(cumulative_BV, target_B1, right=True)
+    return place_B1.clamp_(max=probability_BV.shape[-1] - 1)[:, 0]
 
 
 def _least_of_nucleus(probability_BV: Tensor, top_p: float) -> Tensor:

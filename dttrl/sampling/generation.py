@@ -12,16 +12,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dttrl import __version__
 from dttrl.config import GenerateConfig
 from dttrl.errors import InputError, OutputExistsError
-from dttrl.questions import BOXED_SUFFIX, Question, read_questions, render
+from dttrl.questions import Question
 from dttrl.sampling.base import Sampler, SampleRequest
+from dttrl.sampling.configured import (
+    configured_questions,
+    prompt_encoder,
+    prompt_metadata,
+    sampling_settings,
+    settings_metadata,
+    transformers_metadata,
+)
 from dttrl.sampling.parts import Parts
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.tables import TableWriter
@@ -75,7 +82,7 @@ def generate_rollouts(
     check_output(output, overwrite=overwrite)
     began = time.monotonic()
     by_id = {question.id: question for question in questions}
-    full = {**metadata, **_sampling_metadata(settings), "keep_tokens": keep_tokens}
+    full = {**metadata, **settings_metadata(settings), "keep_tokens": keep_tokens}
     parts = Parts(output, full, keep_tokens=keep_tokens)
     held = _open(parts, by_id, overwrite=overwrite)
     requests = [
@@ -112,47 +119,16 @@ def generate(
 ) -> GenerationSummary:
     """Do what ``config`` says: read the questions, load the model, sample into ``output``."""
     check_output(output, overwrite=overwrite)
-    questions = read_questions(
-        config.questions,
-        prompt_column=config.prompt_column,
-        answer_column=config.answer_column,
-        id_column=config.id_column,
-        source_column=config.source_column,
-        limit=config.limit,
-    )
-    settings = SamplingSettings(
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-        max_new_tokens=config.max_new_tokens,
-        stop=config.stop,
-        k=config.k,
-        seed=config.seed,
-        batch_size=config.batch_size,
-    )
+    questions = configured_questions(config, limit=config.limit)
     sampler, loaded, backend = _backend(config)
-    suffix = BOXED_SUFFIX if config.suffix is None else config.suffix
-
-    def encode(question: Question) -> Sequence[int]:
-        prompt = render(question, config.template, suffix=suffix, system=config.system, chat=loaded.chat)
-        return loaded.encode(prompt, chat=config.template.startswith("chat"))
-
     return generate_rollouts(
         questions,
         output,
         samples=config.samples,
         sampler=sampler,
-        settings=settings,
-        encode=encode,
-        metadata={
-            **backend,
-            "model": loaded.name,
-            "revision": loaded.revision,
-            "template": config.template,
-            "suffix": suffix if config.template.endswith("boxed") else None,
-            "system": config.system,
-            "dttrl_version": __version__,
-        },
+        settings=sampling_settings(config, seed=config.seed),
+        encode=prompt_encoder(config, loaded),
+        metadata={**backend, **prompt_metadata(config, loaded)},
         keep_tokens=config.keep_tokens,
         overwrite=overwrite,
         progress=progress,
@@ -162,7 +138,6 @@ def generate(
 def _backend(config: GenerateConfig) -> tuple[Sampler, LoadedModel, dict[str, object]]:
     """Load the model into the sampler that ``config.backend`` names; returns its part of the metadata too."""
     import torch
-    import transformers
 
     from dttrl.sampling.models import load_model, resolve_device, resolve_dtype
     from dttrl.sampling.transformers import TransformersSampler
@@ -179,17 +154,7 @@ def _backend(config: GenerateConfig) -> tuple[Sampler, LoadedModel, dict[str, ob
         trust_remote_code=config.trust_remote_code,
     )
     sampler = TransformersSampler(loaded.model, loaded.tokenizer, loaded.eos_ids)
-    return (
-        sampler,
-        loaded,
-        {
-            "backend": "transformers",
-            "backend_version": transformers.__version__,
-            "dtype": str(dtype).removeprefix("torch."),
-            "logprobs_mode": "raw_logprobs",
-            "entropy": "full",
-        },
-    )
+    return sampler, loaded, transformers_metadata(dtype)
 
 
 def _open(parts: Parts, questions: Mapping[str, Question], *, overwrite: bool) -> dict[str, set[int]]:
@@ -228,15 +193,3 @@ def _join(
 def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
     yield first
     yield from rest
-
-
-def _sampling_metadata(settings: SamplingSettings) -> dict[str, Any]:
-    return {
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "top_k": settings.top_k,
-        "max_tokens": settings.max_new_tokens,
-        "stop": list(settings.stop),
-        "seed": settings.seed,
-        "k": settings.k,
-    }

@@ -107,9 +107,15 @@ def save_model(loaded: LoadedModel, folder: Path, *, overwrite: bool = False) ->
         with _quiet(bars=False):
             loaded.model.save_pretrained(work / "new")
             loaded.tokenizer.save_pretrained(work / "new")
-        if folder.exists():
+        replaced = folder.exists()
+        if replaced:
             folder.rename(work / "old")
-        (work / "new").rename(folder)
+        try:
+            (work / "new").rename(folder)
+        except OSError:
+            if replaced:
+                (work / "old").rename(folder)
+            raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

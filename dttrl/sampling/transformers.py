@@ -25,7 +25,8 @@ class TransformersSampler:
     rounding of the model's arithmetic. The model is put in evaluation mode while a batch is decoded and
     left as it was found; no gradients are recorded. With ``autocast_dtype`` the model runs under autocast
     (master weights in float32, arithmetic in bfloat16). Sampled ids up to and with the end token are kept;
-    ``text`` excludes special tokens and the stop string.
+    ``text`` excludes special tokens and the stop string. ``static`` says whether decoding steps keep their
+    tensors in place, which on CUDA lets a graph replay them; by default on CUDA only.
     """
 
     def __init__(

@@ -13,6 +13,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -23,6 +25,8 @@ from dttrl.history import History
 SaveModel = Callable[[Path], None]
 
 MODEL = "model"
+# What json, numpy and torch raise for files that are damaged or not theirs.
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, RuntimeError, EOFError, BadZipFile, UnpicklingError)
 _OPTIMIZER, _HISTORY, _STATE = "optimizer.pt", "history.npz", "state.json"
 
 
@@ -74,7 +78,7 @@ def load_checkpoint(
         optimizer.load_state_dict(torch.load(path / _OPTIMIZER, map_location=device, weights_only=True))
         with np.load(path / _HISTORY, allow_pickle=False) as arrays:
             history = History.from_arrays(dict(arrays), window=history_window)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{path}: the checkpoint cannot be read ({str(error).splitlines()[0]})") from None
     return state, history
 

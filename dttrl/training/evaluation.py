@@ -11,24 +11,22 @@ from dttrl.config import TrainConfig
 from dttrl.questions import Question
 from dttrl.rng import derive_seed
 from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.configured import sampling_settings
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.schemas import EVALUATIONS
 from dttrl.scoring import ScoredQuestion
 from dttrl.tables import table_from_columns
-from dttrl.training.run_folder import columns_of
 from dttrl.voting.majority import majority
 
 
 def evaluation_settings(config: TrainConfig, split: str) -> SamplingSettings:
     """Return how evaluations sample; the seed differs from training's and by split."""
-    return SamplingSettings(
+    return sampling_settings(
+        config,
+        seed=derive_seed(config.seed, purpose=f"evaluation:{split}"),
         temperature=config.eval_temperature,
         top_p=config.eval_top_p,
-        max_new_tokens=config.max_new_tokens,
-        stop=config.stop,
-        k=config.k,
-        seed=derive_seed(config.seed, purpose=f"evaluation:{split}"),
-        batch_size=config.batch_size,
+        top_k=0,
     )
 
 
@@ -52,7 +50,8 @@ def evaluation_table(step: int, split: str, scored: Iterable[tuple[Question, Sco
                 "gold": question.answer,
             }
         )
-    return table_from_columns(columns_of(rows), EVALUATIONS.fields)
+    names = EVALUATIONS.fields.names
+    return table_from_columns({name: [row[name] for row in rows] for name in names}, EVALUATIONS.fields)
 
 
 def evaluation_summary(table: pa.Table) -> dict[str, float | int]:

@@ -105,7 +105,8 @@ class _Run:
                     self.bench.policy.optimizer,
                     history_window=config.history_window,
                 )
-            self.folder.rewind(checkpoint)
+            # Without a checkpoint nothing is kept, not even the evaluation before the first step.
+            self.folder.rewind(checkpoint or -1)
             if not checkpoint:
                 self._evaluate(step=0)
             for step in range(self.state.step + 1, self.total + 1):
@@ -125,9 +126,11 @@ class _Run:
         questions = [self.questions[i] for i in chosen]
         rollouts = self.bench.sample(questions, config.votes, step, self.observer)
         clock.lap("sample")
+        unknown = self.bench.grader.counters["unknown"]
         scored = [
             self.bench.score(group, question) for group, question in zip(rollouts, questions, strict=True)
         ]
+        unknown = self.bench.grader.counters["unknown"] - unknown
         batch = _batch(step, scored, self.config)
         clock.lap("score")
         signal, self.history = training_signal(batch, self.history, self.method, self.signal_settings)
@@ -149,6 +152,7 @@ class _Run:
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             **step_metrics(batch, signal),
             **rollout_metrics(rollouts),
+            "grader_unknown": unknown,
             **_update_metrics(update, rate),
             **clock.seconds,
         }

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ class RunFolder:
             file.write(_json_line(metrics))
 
     def rewind(self, step: int) -> None:
-        """Drop every record of a step after ``step`` and take over the others."""
+        """Drop every record of a step after ``step`` (-1: all records) and take over the others."""
         for name, stage in TABLES.items():
             path = self.path / f"{name}.parquet"
             if path.exists():
@@ -159,8 +159,3 @@ def _json_line(record: Mapping[str, Any]) -> str:
         for name, value in record.items()
     }
     return json.dumps(plain, ensure_ascii=False) + "\n"
-
-
-def columns_of(parts: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
-    """Turn rows into columns; all rows must have the keys of the first."""
-    return {name: [row[name] for row in parts] for name in parts[0]} if parts else {}

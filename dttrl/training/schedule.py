@@ -30,7 +30,7 @@ def learning_rate(step: int, total: int, *, peak: float, warmup: float, schedule
 
     Cosine and linear fall to zero after the last step, so that the last step still learns.
     """
-    rising = math.ceil(warmup * total)
+    rising = math.ceil(warmup * total - 1e-9)
     if step <= rising:
         return peak * step / rising
     if schedule == "constant":

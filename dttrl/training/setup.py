@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import torch
 
-import dttrl
 from dttrl.answers.grading import Grader
 from dttrl.confidence import Region
 from dttrl.config import TrainConfig
 from dttrl.errors import InputError
 from dttrl.methods import find_method
-from dttrl.questions import BOXED_SUFFIX, Question, read_questions, render
+from dttrl.questions import Question
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.configured import (
+    configured_questions,
+    prompt_encoder,
+    prompt_metadata,
+    sampling_settings,
+    settings_metadata,
+    transformers_metadata,
+)
 from dttrl.sampling.models import LoadedModel, load_model, resolve_device, resolve_dtype, save_model
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.transformers import TransformersSampler
@@ -33,20 +38,9 @@ Splits = Mapping[str, list[Question]]
 
 def read_splits(config: TrainConfig) -> Splits:
     """Read the training and, where given, the held-out questions; checks what the method needs of them."""
-
-    def read(path: Path, limit: int | None) -> list[Question]:
-        return read_questions(
-            path,
-            prompt_column=config.prompt_column,
-            answer_column=config.answer_column,
-            id_column=config.id_column,
-            source_column=config.source_column,
-            limit=limit,
-        )
-
-    splits = {"train": read(config.questions, config.limit)}
+    splits = {"train": configured_questions(config, limit=config.limit)}
     if config.heldout is not None:
-        splits["heldout"] = read(config.heldout, None)
+        splits["heldout"] = configured_questions(config, config.heldout)
     if find_method(config.method).label == "ground-truth":
         for question in splits["train"]:
             if question.answer is None:
@@ -83,17 +77,7 @@ class Workbench:
         self, questions: Sequence[Question], n: int, step: int, observer: Observer
     ) -> list[list[Rollout]]:
         """Return n training rollouts of each question, in the order of the questions."""
-        config = self.config
-        settings = SamplingSettings(
-            temperature=config.temperature,
-            top_p=config.top_p,
-            top_k=config.top_k,
-            max_new_tokens=config.max_new_tokens,
-            stop=config.stop,
-            k=config.k,
-            seed=config.seed,
-            batch_size=config.batch_size,
-        )
+        settings = sampling_settings(self.config, seed=self.config.seed)
         prompts = [self.prompt_ids[question.id] for question in questions]
         return self._collect(requests_of(questions, prompts, n, step), settings, observer, "sample")
 
@@ -182,6 +166,7 @@ def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench
         beta=config.beta,
         max_grad_norm=config.max_grad_norm,
     )
+    encode = prompt_encoder(config, loaded)
     pad_id = loaded.tokenizer.pad_token_id
     policy = Policy(
         loaded.model,
@@ -193,47 +178,24 @@ def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench
     return Workbench(
         config=config,
         splits=splits,
-        prompt_ids=prompt_ids(config, splits["train"], loaded),
-        heldout_ids=prompt_ids(config, splits.get("heldout", []), loaded),
+        prompt_ids={question.id: encode(question) for question in splits["train"]},
+        heldout_ids={question.id: encode(question) for question in splits.get("heldout", [])},
         loaded=loaded,
         policy=policy,
         sampler=TransformersSampler(
             loaded.model, loaded.tokenizer, loaded.eos_ids, autocast_dtype=autocast_dtype
         ),
         grader=Grader(kind=config.kind),
-        metadata=_metadata(config, loaded),
+        metadata={
+            **transformers_metadata(arithmetic),
+            **prompt_metadata(config, loaded),
+            **settings_metadata(sampling_settings(config, seed=config.seed)),
+            # Resumed from a checkpoint, the policy is still a policy of the run's model.
+            "model": config.model,
+            "method": config.method,
+            "measure": config.measure,
+            "region": config.region,
+            "answer_kind": config.kind,
+            "last_number": config.last_number,
+        },
     )
-
-
-def prompt_ids(
-    config: TrainConfig, questions: Sequence[Question], loaded: LoadedModel
-) -> dict[str, tuple[int, ...]]:
-    """Return the rendered and tokenised prompt of each question by id."""
-    suffix = BOXED_SUFFIX if config.suffix is None else config.suffix
-    found = {}
-    for question in questions:
-        text = render(question, config.template, suffix=suffix, system=config.system, chat=loaded.chat)
-        found[question.id] = loaded.encode(text, chat=config.template.startswith("chat"))
-    return found
-
-
-def _metadata(config: TrainConfig, loaded: LoadedModel) -> dict[str, Any]:
-    return {
-        "dttrl_version": dttrl.__version__,
-        "backend": "transformers",
-        "torch_version": torch.__version__,
-        "python_version": platform.python_version(),
-        "model": config.model,
-        "revision": loaded.revision,
-        "method": config.method,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "top_k": config.top_k,
-        "max_new_tokens": config.max_new_tokens,
-        "seed": config.seed,
-        "k": config.k,
-        "logprobs_mode": "raw",
-        "template": config.template,
-        "measure": config.measure,
-        "region": config.region,
-    }

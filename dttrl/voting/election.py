@@ -6,7 +6,7 @@ sample order. ``class_RN`` int32 holds the answer class of a rollout within its 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,8 @@ def tally_within(
     score_RC = ballots.sums(None)
     present_RC = score_RC > 0
     if weight_RN is not None:
-        score_RC = ballots.sums(np.where(voter_RN, weight_RN, 0.0))
+        # Shares of 1/N keep sums of the largest floats finite; ratios and order are unchanged.
+        score_RC = ballots.sums(np.where(voter_RN, weight_RN, 0.0) / max(class_RN.shape[1], 1))
     score_RC = np.where(present_RC, score_RC, -np.inf)
     winner_R = score_RC.argmax(axis=1)
     best_R = score_RC[np.arange(n_elections), winner_R]
@@ -162,12 +163,20 @@ def _break_ties(
     election_RN, class_RN = np.divmod(ballots.cell_RN, width)
     row, position = np.nonzero((place[election_RN] >= 0) & (class_RN < ballots.n_classes))
     cell_V = place[election_RN[row, position]] * width + class_RN[row, position]
-    confidence_V = np.nan_to_num(confidence_RN[row, position], posinf=0, neginf=0)
+    confidence_V = confidence_RN[row, position] / max(confidence_RN.shape[1], 1)
+    known_V = np.isfinite(confidence_V)
     size = len(elections_T) * width
-    sums = np.bincount(cell_V, weights=confidence_V, minlength=size).reshape(-1, width)[:, :-1]
-    confidence_TC = np.where(tied_TC, sums, -np.inf)
+
+    def by_class(values: FloatArray | None) -> NDArray[Any]:
+        sums = np.bincount(cell_V[known_V], weights=values, minlength=size)
+        return sums.reshape(-1, width)[:, :-1]
+
+    # A class none of whose voters has a confidence is the least sure of those that tie.
+    known_TC = by_class(None) > 0
+    confidence_TC = np.where(tied_TC & known_TC, by_class(confidence_V[known_V]), -np.inf)
     surest_T = confidence_TC.max(axis=1)
-    equal_TC = tied_TC & (confidence_TC >= (surest_T - TIE_TOLERANCE * np.abs(surest_T))[:, None])
+    slack_T = TIE_TOLERANCE * np.abs(np.where(np.isfinite(surest_T), surest_T, 0.0))
+    equal_TC = tied_TC & (confidence_TC >= (surest_T - slack_T)[:, None])
     first = np.full(size, confidence_RN.shape[1])
     np.minimum.at(first, cell_V, position)
     first_TC = np.where(equal_TC, first.reshape(-1, width)[:, :-1], confidence_RN.shape[1])

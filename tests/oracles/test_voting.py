@@ -50,15 +50,14 @@ def elect(classes: list[int], weight: dict[int, float], confidence: list[float])
     first: dict[int, int] = {}
     for j, w in weight.items():
         sums[classes[j]] = sums.get(classes[j], 0.0) + w
-        sure[classes[j]] = sure.get(classes[j], 0.0) + (
-            confidence[j] if math.isfinite(confidence[j]) else 0.0
-        )
+        if math.isfinite(confidence[j]):
+            sure[classes[j]] = sure.get(classes[j], 0.0) + confidence[j]
         first.setdefault(classes[j], j)
     if not sums:
         return -1, False
     best = max(sums.values())
     tied = [a for a in sums if sums[a] == best]
-    return min(tied, key=lambda a: (-sure[a], first[a])), len(tied) > 1
+    return min(tied, key=lambda a: (-sure.get(a, -math.inf), first[a])), len(tied) > 1
 
 
 def finite(values: list[float], voters: list[int]) -> list[int]:
@@ -128,6 +127,12 @@ def test_majority(n: int) -> None:
             int(vote.n_valid_R[r]),
             (vote.majority_ratio_R[r], vote.label_ratio_R[r]),
         )
+
+
+def test_a_missing_confidence_does_not_win_a_tie_of_negative_ones() -> None:
+    vote = majority(np.array([[0, 1]], np.int32), np.array([[-1.0, np.nan]]))
+    assert vote.tie_R.tolist() == [True]
+    assert vote.winner_R.tolist() == [0]
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9])

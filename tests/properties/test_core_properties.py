@@ -444,13 +444,7 @@ def test_a_mixture_never_raises(values: Floats) -> None:
             assert 0 < mixture.weight_neg < 1
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        [0.0, 1.0, 2.0, 3.1, 4.2],
-        [0.1, 0.4, 0.6, 0.6, 1.4, 1.8],
-    ],
-)
+@pytest.mark.parametrize("values", [[0.0, 1.0, 2.0, 3.1, 4.2], [0.1, 0.4, 0.6, 0.6, 1.4, 1.8]])
 def test_two_equal_components_are_no_mixture(values: list[float]) -> None:
     for mixture in (fit_mixture(values), fit_mixtures(np.array([values]))[0]):
         assert mixture.is_degenerate or mixture.mean_pos - mixture.mean_neg > 1e-3

@@ -151,6 +151,7 @@ def rollouts(draw: st.DrawFn) -> list[Rollout]:
             token_confidence=numbers(np.float32, floats),
             token_logprob=numbers(np.float32, floats),
             token_entropy=numbers(np.float32, floats),
+            token_self_certainty=numbers(np.float32, floats),
             step=draw(st.none() | INT32),
         )
 

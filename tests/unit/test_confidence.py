@@ -94,9 +94,6 @@ def test_region_round_trips(text: str) -> None:
     assert Region.parse(str(Region.parse(text))) == Region.parse(text)
 
 
-@pytest.mark.xfail(
-    reason="bug: str() rounds the share to six digits (:g), so the resolved config is another region"
-)
 def test_region_keeps_every_digit_of_its_share() -> None:
     region = Region.parse("bottom:0.12345678:16")
     assert Region.parse(str(region)) == region

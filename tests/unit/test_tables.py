@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dttrl.errors import InputError, OutputExistsError
+from dttrl.errors import InputError, OutputExistsError, WorkError
 from dttrl.tables import (
     EVALUATIONS,
     FORMAT_VERSION,
@@ -123,6 +123,8 @@ def test_table_from_columns_keeps_nan_none_and_inf_apart() -> None:
         table_from_columns({**columns, "sample_id": [0, 1, 2**40]}, schema)
     with pytest.raises(InputError, match="'sample_id'"):
         table_from_columns({**columns, "sample_id": [0, 1, "x"]}, schema)
+    with pytest.raises(InputError, match="'answer'"):
+        table_from_columns({**columns, "answer": ["1", 2, None]}, schema)
 
 
 # --- writing
@@ -270,6 +272,18 @@ def test_a_parent_that_is_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         write_table(tmp_path / "file" / "h.parquet", history(), HISTORY, metadata={})
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for target in ("pyarrow.parquet.ParquetWriter.write_table", "os.fsync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, full)
+            with pytest.raises(WorkError, match=r"h.parquet: writing failed .*No space left"):
+                write_table(tmp_path / "h.parquet", history(), HISTORY, metadata={})
+        assert not os.listdir(tmp_path)
 
 
 def test_the_input_may_be_replaced_while_it_is_read(tmp_path: Path) -> None:

@@ -1,0 +1,243 @@
+"""Training from end to end on a tiny model: files, purity, resuming to the same bits, being killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dttrl.config import TrainConfig, load_config
+from dttrl.errors import InputError, OutputExistsError
+from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
+from dttrl.tables import RolloutFiles, read_table
+from dttrl.training.loop import resume, train
+from dttrl.training.observer import Silent
+from tests.tiny import write_questions
+
+STEPS = 6
+
+
+def config(tmp_path: Path, model: Path, **changes: Any) -> TrainConfig:
+    questions = tmp_path / "questions.jsonl"
+    if not questions.exists():
+        write_questions(questions, 6)
+    values: dict[str, Any] = {
+        "model": str(model),
+        "questions": questions,
+        "template": "raw",
+        "max_new_tokens": 4,
+        # One character of a random model is an answer often enough for votes to differ.
+        "last_number": True,
+        "votes": 8,
+        "train_samples": 4,
+        "steps": STEPS,
+        "questions_per_step": 2,
+        "learning_rate": 3e-3,
+        "schedule": "constant",
+        "region": "all",
+        "eval_every": 3,
+        "eval_samples": 4,
+        "checkpoint_every": 2,
+        "threads": 1,
+        "device": "cpu",
+        "run": tmp_path / "run",
+    }
+    return load_config(TrainConfig, None, {**values, **changes})
+
+
+def weights(run: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_file(
+        run / "checkpoints" / f"step-{step:06d}" / "model" / "model.safetensors"
+    )
+    return found
+
+
+def same_bits(one: Mapping[str, torch.Tensor], two: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    return train(config(tmp_path_factory.mktemp("finished"), tiny_model, beta=0.01))
+
+
+def test_the_run_folder_holds_every_record(finished: Path) -> None:
+    records = metrics(finished)
+    assert [record["step"] for record in records] == list(range(1, STEPS + 1))
+    wanted = (
+        "label_accuracy reward_accuracy majority_ratio ground_truth_ratio majority_voting_reward pass@8 "
+        "post_reward_accuracy post_ground_truth_ratio post_pass@4 label_ratio diversity diversity_weight "
+        "no_answer_rate ties fallbacks auroc mixture_mean_neg mixture_std_pos shift pool_size kl "
+        "clip_fraction grad_norm loss learning_rate entropy tokens truncated_rate seconds_sample "
+        "seconds_label seconds_update"
+    )
+    assert set(wanted.split()) <= set(records[-1])
+    assert records[-1]["pool_size"] == STEPS * 2 * 8
+    labels = read_table(finished / "labels.parquet", LABELS)
+    assert labels.num_rows == STEPS * 2
+    assert read_table(finished / "history.parquet", HISTORY).num_rows == STEPS * 2 * 8
+    evaluations = read_table(finished / "evaluations.parquet", EVALUATIONS)
+    assert sorted(set(evaluations["step"].to_pylist())) == [0, 3, 6]
+    assert set(evaluations["n"].to_pylist()) == {4}
+
+
+def test_the_rollouts_of_a_step_carry_its_signal(finished: Path) -> None:
+    path = finished / "rollouts" / "step-000004.parquet"
+    files = RolloutFiles([path])
+    assert files.metadata["method"] == "distri-gmm"
+    groups = list(files.groups())
+    assert len(groups) == 2
+    rows = [row for group in groups for row in group.table.to_pylist()]
+    assert set(ROLLOUTS.required) <= set(rows[0])
+    assert all(row["step"] == 4 for row in rows)
+    for group in groups:
+        rows = group.table.to_pylist()
+        assert sum(row["trained"] for row in rows) == 4
+        assert {row["advantage"] is None for row in rows if not row["trained"]} == {True}
+        for row in rows:
+            rewarded = row["pseudo_label"] is not None and row["answer"] is not None
+            assert row["reward"] in (0.0, 1.0)
+            assert rewarded or row["reward"] == 0.0
+        trained = [row["advantage"] for row in rows if row["trained"]]
+        assert np.mean(trained) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_training_changed_the_weights_and_kept_last_and_best(finished: Path, tiny_model: Path) -> None:
+    start = load_file(tiny_model / "model.safetensors")
+    assert not same_bits(start, {name: value for name, value in weights(finished).items() if name in start})
+    state = json.loads((finished / "checkpoints" / "step-000006" / "state.json").read_text())
+    steps = {int(path.name[5:]) for path in (finished / "checkpoints").iterdir()}
+    assert steps <= {6, state["best_step"]}
+    assert 6 in steps
+
+
+def test_the_saved_config_is_the_run_again(finished: Path, tmp_path: Path) -> None:
+    again = load_config(TrainConfig, finished / "config.yaml", {"run": tmp_path / "again"})
+    assert same_bits(weights(train(again)), weights(finished))
+
+
+def test_gold_answers_do_not_reach_the_labels(finished: Path, tmp_path: Path, tiny_model: Path) -> None:
+    blind = write_questions(tmp_path / "questions.jsonl", 6, with_answers=False)
+    run = train(config(tmp_path, tiny_model, beta=0.01, questions=blind))
+    assert same_bits(weights(run), weights(finished))
+    assert "label_accuracy" not in metrics(run)[-1]
+    assert not (run / "evaluations.parquet").exists()
+
+
+def test_ground_truth_needs_gold(tmp_path: Path, tiny_model: Path) -> None:
+    blind = write_questions(tmp_path / "questions.jsonl", 6, with_answers=False)
+    with pytest.raises(InputError, match="ttrl-gt") as caught:
+        train(config(tmp_path, tiny_model, questions=blind, method="ttrl-gt"))
+    assert "q0" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["ttrl", "ttrl-gt", "ttrl-wsc", "distri-wsc"])
+def test_every_method_trains(tmp_path: Path, tiny_model: Path, method: str) -> None:
+    run = train(config(tmp_path, tiny_model, method=method, steps=2, eval_every=0, keep_rollouts=False))
+    assert len(metrics(run)) == 2
+    assert not (run / "rollouts").exists() or not list((run / "rollouts").iterdir())
+    assert not (run / "history.parquet").exists()
+
+
+def test_questions_without_an_answer_are_not_learnt_from(tmp_path: Path, tiny_model: Path) -> None:
+    # Nothing is extracted from a random model without --last-number: no label, no reward, no update.
+    run = train(config(tmp_path, tiny_model, last_number=False, steps=2, beta=0.1, weight_decay=0.1))
+    assert all(record["no_answer_rate"] == 1.0 and record["updates"] == 0 for record in metrics(run))
+    start = load_file(tiny_model / "model.safetensors")
+    after = weights(run, 2)
+    assert all(torch.equal(start[name], after[name]) for name in start)
+    labels = read_table(run / "labels.parquet", LABELS)
+    assert set(labels["label"].to_pylist()) == {None}
+
+
+class StopAt(Silent):
+    """Interrupts a run in the middle of a step, as Ctrl-C would."""
+
+    def __init__(self, step: int) -> None:
+        self._step, self._seen = step, 0
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self._seen = step
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        if name == "sample" and done == total and self._seen == self._step - 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupted_in", [1, 2, 4, 6])
+def test_an_interrupted_run_resumes_to_the_same_bits(
+    finished: Path, tmp_path: Path, tiny_model: Path, interrupted_in: int
+) -> None:
+    chosen = config(tmp_path, tiny_model, beta=0.01)
+    with pytest.raises(KeyboardInterrupt):
+        train(chosen, observer=StopAt(interrupted_in))
+    run = resume(chosen.run)
+    assert same_bits(weights(run), weights(finished))
+    for name, stage in (("labels", LABELS), ("evaluations", EVALUATIONS), ("history", HISTORY)):
+        whole = read_table(finished / f"{name}.parquet", stage)
+        assert read_table(run / f"{name}.parquet", stage).equals(whole), name
+    quiet = [{k: v for k, v in r.items() if "second" not in k and k != "time"} for r in metrics(run)]
+    whole = [{k: v for k, v in r.items() if "second" not in k and k != "time"} for r in metrics(finished)]
+    assert quiet == whole
+
+
+def test_resuming_a_finished_run_leaves_it_alone(finished: Path) -> None:
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    resume(finished)
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
+
+
+def test_a_resumed_run_cannot_change_its_settings(finished: Path) -> None:
+    with pytest.raises(InputError, match="--learning-rate"):
+        resume(finished, overrides={"learning_rate": 1.0})
+
+
+def test_an_existing_run_is_refused_before_the_model_is_loaded(tmp_path: Path, tiny_model: Path) -> None:
+    chosen = config(tmp_path, Path("no-such-model"))
+    chosen.run.mkdir()
+    (chosen.run / "config.yaml").write_text("method: ttrl\n")
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        train(chosen)
+
+
+def test_a_killed_run_resumes_to_the_same_bits(finished: Path, tmp_path: Path, tiny_model: Path) -> None:
+    chosen = config(tmp_path, tiny_model, beta=0.01)
+    (tmp_path / "config.yaml").write_text(
+        (finished / "config.yaml").read_text().replace(str(finished), str(chosen.run))
+    )
+    command = "from dttrl_cli.app import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, "train", "--config", str(tmp_path / "config.yaml"), "--quiet"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    # A moment that no test has chosen: somewhere after the first step, wherever the process then is.
+    limit = time.monotonic() + 120
+    while not (chosen.run / "metrics.jsonl").exists() or not (chosen.run / "metrics.jsonl").stat().st_size:
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    time.sleep(random.Random().uniform(0.0, 0.3))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert same_bits(weights(resume(chosen.run)), weights(finished))
+    left = [path.name for path in chosen.run.rglob("*") if ".tmp-" in path.name or "building" in path.name]
+    assert not [name for name in left if "building" in name]

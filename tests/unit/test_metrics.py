@@ -1,0 +1,68 @@
+"""The metrics of a step, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dttrl.history import History
+from dttrl.methods import METHODS
+from dttrl.training.metrics import step_metrics
+from dttrl.training_signal import ScoredBatch, SignalSettings, training_signal
+
+CLASSES = np.array([[0, 0, 1, -1], [0, 1, 1, 1]], dtype=np.int32)
+CONFIDENCES = np.array([[4.0, 3.0, 5.0, 1.0], [6.0, 2.0, 2.5, 1.5]])
+
+
+def batch(gold: list[int] | None) -> ScoredBatch:
+    gold_B = None if gold is None else np.array(gold, dtype=np.int32)
+    return ScoredBatch(1, CLASSES, CONFIDENCES, gold_class_B=gold_B)
+
+
+def test_votes_against_gold() -> None:
+    # Labels are 0 and 1; gold is 0 and 0: the second label is wrong.
+    scored = batch([0, 0])
+    signal, _ = training_signal(scored, History(), METHODS["ttrl"], SignalSettings(n_train=2))
+    metrics = step_metrics(scored, signal)
+    assert metrics["majority_ratio"] == pytest.approx((2 / 4 + 3 / 4) / 2)
+    assert metrics["label_accuracy"] == 0.5
+    assert metrics["majority_voting_reward"] == pytest.approx(5 / 8)
+    assert metrics["ground_truth_ratio"] == pytest.approx(3 / 8)
+    # Rewards 1100 0111 against truths 1100 1000: four of eight agree.
+    assert metrics["reward_accuracy"] == pytest.approx(4 / 8)
+    assert metrics["pass@4"] == 1.0
+    # Trained are the first two: rewards 11 01, truths 11 10.
+    assert metrics["post_reward_accuracy"] == pytest.approx(2 / 4)
+    assert metrics["post_ground_truth_ratio"] == pytest.approx(3 / 4)
+    assert metrics["post_pass@2"] == 1.0
+    assert metrics["no_answer_rate"] == pytest.approx(1 / 8)
+    assert metrics["diversity"] == 2.0
+    # Right ones 4, 3, 6 against 5, 1, 2, 2.5, 1.5: 13 of 15 pairs.
+    assert metrics["auroc"] == pytest.approx(13 / 15)
+    # Within: 2 of 4 pairs in the first question, 3 of 3 in the second.
+    assert metrics["auroc_within"] == pytest.approx((2 / 4 + 1) / 2)
+
+
+def test_without_gold_nothing_is_said_about_truth() -> None:
+    signal, _ = training_signal(batch(None), History(), METHODS["ttrl"], SignalSettings(n_train=2))
+    metrics = step_metrics(batch(None), signal)
+    assert "label_accuracy" not in metrics
+    assert "auroc" not in metrics
+
+
+def test_gold_that_no_rollout_gave_is_wrong_everywhere() -> None:
+    scored = batch([-1, -1])
+    signal, _ = training_signal(scored, History(), METHODS["ttrl"], SignalSettings(n_train=2))
+    metrics = step_metrics(scored, signal)
+    assert metrics["label_accuracy"] == metrics["ground_truth_ratio"] == metrics["pass@4"] == 0.0
+    assert math.isnan(float(metrics["auroc"] or 0.0))
+
+
+def test_mixture_metrics_belong_to_the_filter() -> None:
+    signal, _ = training_signal(batch([0, 0]), History(), METHODS["distri-gmm"], SignalSettings(n_train=2))
+    metrics = step_metrics(batch([0, 0]), signal)
+    assert metrics["pool_size"] == 8.0
+    assert float(metrics["mixture_mean_pos"] or 0) >= float(metrics["mixture_mean_neg"] or 0)
+    assert metrics["mixture_degenerate"] is None
