@@ -12,7 +12,7 @@ import pytest
 
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError, OutputExistsError
-from dttrl.offline import Ballot, VoteSummary, vote_files
+from dttrl.offline import strategies, vote_files
 from dttrl.schemas import ROLLOUTS, VOTES
 from dttrl.tables import read_metadata, read_table, write_table
 from dttrl.voting.registry import METHODS
@@ -187,7 +187,7 @@ def test_files_that_were_never_scored_and_unknown_methods_are_refused(tmp_path: 
     with pytest.raises(InputError, match="dttrl score"):
         vote_files([path], ["sc"], grader=grader)
     with pytest.raises(InputError, match="'nonsense' is not one of"):
-        Ballot(["nonsense"], measure=None, has_confidence=True)
+        strategies(["nonsense"], has_confidence=True)
 
 
 def test_steps_are_kept_apart(tmp_path: Path, grader: Grader) -> None:
@@ -225,5 +225,5 @@ def test_public_rollouts_give_the_published_counts(
     if not path.is_file():
         pytest.skip(f"{path.name} is not there")
     with Grader(kind="text" if name.startswith("last") else "math") as grader:
-        summary: VoteSummary = vote_files([path], list(expected), grader=grader)
+        summary = vote_files([path], list(expected), grader=grader)
     assert {m.method: (m.correct, m.with_gold) for m in summary.methods} == expected
