@@ -80,7 +80,8 @@ class Ballot:
 
     def vote(self, block: ScoredBlock) -> pa.Table:
         """Vote on questions that all have the same number of rollouts; returns their VOTES rows."""
-        weight_RN = self._weights(block)
+        needed = any(contender.needs_weights for contender in self._contenders)
+        weight_RN = vote_weights(block, self._measure, needed=needed)
         answered_RN = block.class_RN >= 0
         sighted_R = (answered_RN & np.isfinite(block.confidence_RN)).any(axis=1)
         blind_R = np.asarray(answered_RN.any(axis=1) & ~sighted_R, dtype=np.bool_)
@@ -97,23 +98,27 @@ class Ballot:
         self.summary.rollouts += block.class_RN.size
         return pa.concat_tables(tables) if tables else VOTES.fields.empty_table()
 
-    def _weights(self, block: ScoredBlock) -> FloatArray:
-        """Vote weights; as they are where nobody sums them."""
-        if self._measure in ("logprob", "entropy"):
-            return positive_weights(block.confidence_RN, self._measure)  # type: ignore[arg-type]
-        if not any(contender.needs_weights for contender in self._contenders):
-            return block.confidence_RN
-        if self._measure in MEASURES:
-            return positive_weights(block.confidence_RN, self._measure)
-        lowest_R = np.min(block.confidence_RN, axis=1, where=~np.isnan(block.confidence_RN), initial=np.inf)
-        if (lowest_R < 0).any():
-            row = int(np.flatnonzero(lowest_R < 0)[0])
-            raise InputError(
-                f"question {block.query_id[row]!r}: column confidence holds {lowest_R[row]:.4g}, and a "
-                "negative vote weight elects the rarest answer; store probabilities (exp of a "
-                "log-probability), or vote with --method sc"
-            )
+
+def vote_weights(block: ScoredBlock, measure: str | None, *, needed: bool) -> FloatArray:
+    """Return the confidences of a block as vote weights: log-scale measures through exp, others as they are.
+
+    Raises :class:`InputError` for a negative weight where weights are ``needed``: somebody will sum them.
+    """
+    if measure in ("logprob", "entropy"):
+        return positive_weights(block.confidence_RN, measure)  # type: ignore[arg-type]
+    if not needed:
         return block.confidence_RN
+    if measure in MEASURES:
+        return positive_weights(block.confidence_RN, measure)
+    lowest_R = np.min(block.confidence_RN, axis=1, where=~np.isnan(block.confidence_RN), initial=np.inf)
+    if (lowest_R < 0).any():
+        row = int(np.flatnonzero(lowest_R < 0)[0])
+        raise InputError(
+            f"question {block.query_id[row]!r}: column confidence holds {lowest_R[row]:.4g}, and a "
+            "negative vote weight elects the rarest answer; store probabilities (exp of a "
+            "log-probability), or vote with --method sc"
+        )
+    return block.confidence_RN
 
 
 def strategies(
