@@ -188,7 +188,7 @@ class RolloutFiles:
         tables: list[pa.Table] = []
         sources: list[_Source] = []
         for path in self.paths:
-            for batch, first_row in _batches(path, schema):
+            for batch, first_row in _batches(path, schema, rows):
                 if not len(batch):
                     continue
                 tables.append(batch)
@@ -233,12 +233,17 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
 
 
-def _batches(path: Path, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the conformed rows of a file in batches of bounded size, with the row at which each starts."""
+def _batches(path: Path, schema: pa.Schema, rows: int) -> Iterator[tuple[pa.Table, int]]:
+    """Yield the conformed rows of a file in batches, with the row at which each starts.
+
+    They have about ``rows`` rows, fewer where those are large.
+    """
     first_row = 0
     with open_parquet(path) as parquet:
         names = [name for name in schema.names if name in parquet.schema_arrow.names]
-        for batch in parquet.iter_batches(batch_size=_batch_rows(parquet.metadata, schema), columns=names):
+        size = _batch_rows(parquet.metadata, schema)
+        size = max(size, rows) if size == _BATCH_ROWS else size
+        for batch in parquet.iter_batches(batch_size=size, columns=names):
             table = conform(pa.Table.from_batches([batch]), schema, path, first_row)
             yield table, first_row
             first_row += len(table)

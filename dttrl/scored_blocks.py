@@ -144,15 +144,16 @@ class _Answers:
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         texts = encoded.dictionary.to_pylist()
-        stripped = [text.strip() for text in texts]
-        number: dict[str, int] = {}
-        for text in stripped:
-            number.setdefault(text, len(number))
+        words = list(dict.fromkeys(text.strip() for text in texts))
         # The last entry stands for a missing answer.
-        word_of = np.array([*(number[text] for text in stripped), -1], dtype=np.int64)
-        given_of = np.array([*(bool(text) for text in texts), False])
+        given_of = np.array([*map(bool, texts), False])
         index_P = pc.fill_null(encoded.indices, len(texts)).to_numpy(zero_copy_only=False)
-        return _Answers(word_of[index_P], list(number), given_of[index_P])
+        if words == texts:
+            word_of = np.append(np.arange(len(texts)), -1)
+        else:
+            number = {word: place for place, word in enumerate(words)}
+            word_of = np.array([*(number[text.strip()] for text in texts), -1], dtype=np.int64)
+        return _Answers(word_of[index_P], words, given_of[index_P])
 
 
 def column_floats(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
@@ -263,32 +264,40 @@ def _spellings(class_RN: IntArray, word_RN: NDArray[np.int64], words: list[str])
     That is its most frequent spelling, then the shortest, then the first in code-point order.
     """
     n_questions = len(class_RN)
-    preference = np.empty(len(words), dtype=np.int64)
-    by_preference = sorted(range(len(words)), key=lambda w: (len(words[w]), words[w]))
-    preference[by_preference] = np.arange(len(words))
     row, column = np.nonzero(class_RN >= 0)
     if not row.size:
         return class_RN.astype(np.int32), np.full((n_questions, 0), -1, dtype=np.int32)
     width, depth = int(class_RN.max()) + 1, len(words)
     number = class_RN[row, column].astype(np.int64)
-    kinds, count = np.unique(
-        (row * width + number) * depth + preference[word_RN[row, column]], return_counts=True
-    )
-    cell = kinds // depth
-    opens = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
-    most = np.repeat(np.maximum.reduceat(count, opens), np.diff(np.append(opens, len(cell))))
-    best = np.flatnonzero(count == most)
-    best = best[np.append(True, cell[best][1:] != cell[best][:-1])]  # the preferred of equally frequent ones
+    kinds, count = np.unique((row * width + number) * depth + word_RN[row, column], return_counts=True)
+    cell, word = np.divmod(kinds, depth)
+    opens = np.append(True, cell[1:] != cell[:-1])
+    if not opens.all():
+        order = sorted(set(word[_shared(opens)].tolist()), key=lambda w: (len(words[w]), words[w]))
+        preference = np.zeros(depth, dtype=np.int64)
+        preference[order] = np.arange(len(order))
+        best = np.lexsort((preference[word], -count, cell))[opens]
+    else:
+        best = np.arange(len(cell))
     cell_row = cell[best] // width
     first_of_row = np.searchsorted(cell_row, np.arange(n_questions))
     dense = np.arange(len(best)) - first_of_row[cell_row]
     word_RC = np.full((n_questions, int(dense.max()) + 1), -1, dtype=np.int32)
-    word_RC[cell_row, dense] = np.array(by_preference)[kinds[best] % depth]
+    word_RC[cell_row, dense] = word[best]
     lookup = np.full(n_questions * width, -1, dtype=np.int32)
     lookup[cell[best]] = dense
+    if np.array_equal(cell[best] % width, dense):
+        return class_RN.astype(np.int32), word_RC
     dense_RN = np.full(class_RN.shape, -1, dtype=np.int32)
     dense_RN[row, column] = lookup[row * width + number]
     return dense_RN, word_RC
+
+
+def _shared(opens: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which entries of a run-length list stand in runs of several."""
+    closes = np.append(opens[1:], True)
+    shared: NDArray[np.bool_] = ~(opens & closes)
+    return shared
 
 
 def _right(
@@ -298,8 +307,10 @@ def _right(
     index = {word: number for number, word in enumerate(words)}
     gold_R = np.array([-2 if gold is None else index.get(gold.strip(), -2) for gold in golds], dtype=np.int64)
     right_RC: NDArray[np.bool_] = word_RC == gold_R[:, None]
-    for r, gold in enumerate(golds):
-        if gold is None or (classes == "equivalent" and right_RC[r].any()):
+    found_R = right_RC.any(axis=1) if classes == "equivalent" else np.zeros(len(golds), dtype=bool)
+    for r in np.flatnonzero(~found_R).tolist():
+        gold = golds[r]
+        if gold is None:
             continue
         spellings = [words[word] for word in word_RC[r].tolist() if word >= 0]
         if classes == "equivalent":
