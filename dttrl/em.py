@@ -37,6 +37,8 @@ _LONGEST = 0.5
 """No coordinate moves further than this in a Newton step."""
 _CROWD = 0.75
 """Finished fits are cleared away when fewer than this share are on their way."""
+_STILL = 1e-10
+"""An EM step as short as this is rounding."""
 _LIKELIHOOD_NOISE = 1e-13
 _HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 
@@ -250,8 +252,9 @@ class _Climb:
         failed = self._daring & ~(alive & (sums.likelihood >= self._reached - _LIKELIHOOD_NOISE))
         step, concave = _newton_step(self._block, sums, at, self._damping)
         length = np.abs(step).max(axis=0)
-        small = (np.abs(after - at).max(axis=0) <= TOLERANCE) | (concave & (length <= TOLERANCE))
-        settled = small & (self._age > 0)
+        # A short Newton step says how far the top is; a short EM step may be one of thousands to come.
+        still = np.abs(after - at).max(axis=0) <= _STILL
+        settled = (still | (concave & (length <= TOLERANCE))) & (self._age > 0)
         self._age += 1
         done = (settled | ~alive) & ~failed | (self._age >= MAX_ITERATIONS)
         ended = np.flatnonzero(done & self._open)

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from dttrl.mixture import fit_mixture
 from dttrl.voting.borda import borda
-from dttrl.voting.deepconf import deepconf
+from dttrl.voting.deepconf import deepconf, keep_top
 from dttrl.voting.distrivoting import distrivoting
 from dttrl.voting.mob import bootstrap_sizes, mob
 from dttrl.voting.registry import METHODS, parse_method
@@ -26,7 +27,6 @@ R = 2000
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Number = float | Fraction
-SHARE = 1e-9
 
 
 def elections(n: int, seed: int, *, negative: bool) -> tuple[Ints, Floats]:
@@ -48,20 +48,6 @@ def voters(classes: list[int], confidence: list[float]) -> tuple[list[int], list
     answered = [j for j, a in enumerate(classes) if a >= 0]
     sighted = [j for j in answered if math.isfinite(confidence[j])]
     return (sighted, confidence) if sighted else (answered, [1.0] * len(classes))
-
-
-def elect(classes: list[int], weight: dict[int, Number], confidence: list[float]) -> tuple[int, bool]:
-    """Winner and tie: largest sum, then summed confidence, then position."""
-    sums: defaultdict[int, Number] = defaultdict(Fraction)
-    sure: defaultdict[int, float] = defaultdict(float)
-    for j, w in weight.items():
-        sums[classes[j]] += w
-        sure[classes[j]] += confidence[j]
-    if not sums:
-        return -1, False
-    best = max(sums.values())
-    tied = [a for a in sums if float(sums[a]) >= float(best) - SHARE * abs(float(best))]
-    return min(tied, key=lambda a: (-sure[a], classes.index(a) if a in classes else 0)), len(tied) > 1
 
 
 def first_of(classes: list[int], inside: list[int]) -> Callable[[int], int]:
@@ -104,7 +90,7 @@ def plain_mob(classes: list[int], confidence: list[float], m: int | str) -> tupl
     if m == "adaptive":
         sizes = list(dict.fromkeys(s for j in range(60) if (s := math.floor(0.75**j * n)) >= 1))
         chosen, nearest = sizes[0], math.inf
-        for before, size in zip(sizes, sizes[1:], strict=False):
+        for before, size in pairwise(sizes):
             one, two = (by_class(classes, shares(inside, values, s)) for s in (before, size))
             distance = float(sum(abs(one[a] - two[a]) for a in one))
             if distance < nearest - 1e-12:
@@ -150,10 +136,6 @@ def plain_deepconf(classes: list[int], confidence: list[float], top: float, head
     bar = float(np.percentile([values[j] for j in inside], (1 - top) * 100))
     kept = [j for j in inside if values[j] >= bar]
     return tie_first(classes, {j: 1 if heads else values[j] for j in kept}, values)
-
-
-def same(found: tuple[int, bool], expected: tuple[int, bool], row: list[int], values: list[float]) -> None:
-    assert found == expected, (row, values)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
@@ -233,12 +215,10 @@ def test_bootstrap_sizes() -> None:
 @pytest.mark.parametrize(("n", "kept"), [(1, 1), (9, 1), (16, 2), (64, 7)])
 def test_deepconf_keeps_what_its_release_keeps(n: int, kept: int) -> None:
     """The top tenth by interpolated percentile: 1 of up to 9, 2 of 16, 7 of 64; equals all stay."""
-    classes = np.arange(n, dtype=np.int32)[None, :]
-    vote = deepconf(classes, np.linspace(1.0, 2.0, n)[None, :], f_vote="majority")
-    assert int(vote.winner_R[0]) == n - 1
-    assert vote.tie_R[0] == (kept > 1)
-    same_for_all = deepconf(np.zeros((1, n), np.int32), np.ones((1, n)))
-    assert same_for_all.winner_R.tolist() == [0]
+    values = np.linspace(1.0, 2.0, n)[None, :]
+    assert keep_top(values, np.ones((1, n), dtype=bool), 0.1).sum() == kept
+    assert keep_top(np.ones((1, n)), np.ones((1, n), dtype=bool), 0.1).all()
+    assert deepconf(np.arange(n, dtype=np.int32)[None, :], values).winner_R.tolist() == [n - 1]
 
 
 def test_borda_by_hand() -> None:
