@@ -30,13 +30,17 @@ MAX_ITERATIONS = 200
 CACHED_VALUES = 2**17
 """Fits are worked on in blocks of about this many values, which stay in the processor's cache."""
 
-_WARM_UP = 6
-"""EM steps before the first Newton step."""
+_WARM_UP = 5
+"""EM steps of a fit before its first Newton step is tried."""
 _DAMPING = 0.1
 _LONGEST = 0.5
 """No coordinate moves further than this in a Newton step."""
 _CROWD = 0.75
 """Finished fits are cleared away when fewer than this share are on their way."""
+_LARGEST = 700.0
+"""Log-odds are cut here, before their exponential overflows."""
+_SAME = 0.02
+"""Fits of one row that are this near in every parameter after the first EM steps have met."""
 _STILL = 1e-10
 """An EM step as short as this is rounding."""
 _LIKELIHOOD_NOISE = 1e-13
@@ -123,12 +127,12 @@ class _Block:
             )
         self.whole = self.whole and (more is None or more.whole)
 
-    def look(self, parameters_5F: FloatArray) -> _Sums:
-        """E step: likelihood and moments under the parameters.
+    def look(self, parameters_5F: FloatArray, *, curved: bool = True) -> _Sums:
+        """E step: likelihood and moments under the parameters; ``curved`` with those of the Hessian.
 
         With d the log-odds of the narrower component, the log-density of the mixture is that of the wider one
-        plus ``max(d, 0) + log(1 + exp(-|d|))``: d is hugely negative far from the narrow component, and
-        nothing large is subtracted from anything large.
+        plus ``log(1 + exp(d))``: d is hugely negative far from the narrow component, and nothing large is
+        subtracted from anything large.
         """
         low, high, std_low, std_high, weight = parameters_5F
         weight = np.clip(weight, 1e-300, 1 - 1e-16)
@@ -138,27 +142,23 @@ class _Block:
         base = height_low - p_low * low**2 - height_high + p_high * high**2
         slope, bend = 2 * (p_low * low - p_high * high), p_high - p_low
         sign = np.where(narrow_low, 1.0, -1.0)
-        d, q, r, s, t = self._buffers()
+        d, r, s, t = self._buffers()
         x, square = self.x_NF, self.square_NF
         np.multiply(x, sign * bend, out=d)
         d += sign * slope
         d *= x
         d += sign * base
-        np.abs(d, out=q)
-        np.negative(q, out=q)
-        np.exp(q, out=q)
-        np.add(q, 1.0, out=t)
-        q /= t  # probability of the less likely component
-        np.subtract(1.0, q, out=r)
-        np.multiply(q, r, out=s)
-        np.copyto(r, q, where=d < 0)  # r: probability of the narrower component
-        np.maximum(d, 0.0, out=d)
+        np.minimum(d, _LARGEST, out=d)
+        np.exp(d, out=d)
+        np.add(d, 1.0, out=t)
+        np.divide(1.0, t, out=s)  # probability of the wider component
+        np.multiply(d, s, out=r)
+        s *= r
+        np.log(t, out=t)
         if self.whole:
-            gain = _log_product(t) + d.sum(axis=0)
+            gain = t.sum(axis=0)
         else:
-            np.log(t, out=t)
-            d += t
-            gain = _dot(d, self.count_NF)
+            gain = _dot(t, self.count_NF)
             r *= self.count_NF
             s *= self.count_NF
         n, first, second = self.total_3F
@@ -170,24 +170,18 @@ class _Block:
             np.where(narrow_low, moment, whole - moment)
             for moment, whole in zip(moments, self.total_3F, strict=True)
         )
+        if not curved:
+            return _Sums(likelihood, r0, r1, r2, np.empty((5, 0)))
         np.multiply(s, square, out=t)
         shared = np.stack([s.sum(axis=0), _dot(s, x), t.sum(axis=0), _dot(t, x), _dot(t, square)])
         return _Sums(likelihood, r0, r1, r2, shared)
 
     def _buffers(self) -> list[FloatArray]:
-        """Five arrays like ``x_NF``: new ones each time would be fetched from the system, page by page."""
+        """Four arrays like ``x_NF``: new ones each time would be fetched from the system, page by page."""
         size = self.x_NF.size
         if self._work.shape[1] < size:
-            self._work = np.empty((5, size))
+            self._work = np.empty((4, size))
         return [row[:size].reshape(self.x_NF.shape) for row in self._work]
-
-
-def _log_product(value_NF: FloatArray) -> FloatArray:
-    """Sum of logarithms of values from 1 to 2 along N, by one logarithm for many values."""
-    total: FloatArray = np.zeros(value_NF.shape[1])
-    for first in range(0, len(value_NF), 512):
-        total += np.log(np.multiply.reduce(value_NF[first : first + 512], axis=0))
-    return total
 
 
 def _dot(a_NF: FloatArray, b_NF: FloatArray) -> FloatArray:
@@ -217,10 +211,19 @@ class _Climb:
         self._age = np.empty(0, dtype=np.intp)
 
     def admit(self, fits: IndexArray) -> None:
-        """Start some more fits."""
+        """Start some more fits: EM steps at first, after which fits that have met go on as one."""
         rows = self._row[fits]
         start = self._result[fits].T
-        self._keep(np.flatnonzero(self._open), _Block(self._data[rows], self._count[rows]))
+        block = _Block(self._data[rows], self._count[rows])
+        sums = block.look(start, curved=False)
+        for _ in range(_WARM_UP):
+            start = _em_step(block, sums)
+            sums = block.look(start, curved=False)
+        apart = _apart(rows, start, sums.likelihood)
+        self._result[fits[~apart]] = np.nan
+        fits, start = fits[apart], start[:, apart]
+        block.keep(np.flatnonzero(apart))
+        self._keep(np.flatnonzero(self._open), block)
         self._fit = np.concatenate([self._fit, fits])
         self._at = np.concatenate([self._at, start], axis=1)
         self._fallback = np.concatenate([self._fallback, start], axis=1)
@@ -265,9 +268,20 @@ class _Climb:
         self._open[ended] = False
         factor = np.where(failed, 4.0, np.where(self._daring, 0.25, 1.0))
         self._damping *= factor
-        self._daring = np.isfinite(length) & ~failed & (self._age >= _WARM_UP)
+        self._daring = np.isfinite(length) & ~failed
         self._at = np.where(self._daring, _apply(at, step), target)
         self._fallback = target
+
+
+def _apart(row_F: IndexArray, at_5F: FloatArray, likelihood_F: FloatArray) -> NDArray[np.bool_]:
+    """Which fits are not near a likelier one of their row."""
+    ordered_5F = np.where(at_5F[0] <= at_5F[1], at_5F, at_5F[[1, 0, 3, 2, 4]])
+    ordered_5F[4] = np.where(at_5F[0] <= at_5F[1], at_5F[4], 1 - at_5F[4])
+    order = np.lexsort((-likelihood_F, row_F))
+    near = np.abs(np.diff(ordered_5F[:, order], axis=1)).max(axis=0) < _SAME
+    apart_F = np.ones(len(row_F), dtype=bool)
+    apart_F[order[1:]] = ~(near & (np.diff(row_F[order]) == 0))
+    return apart_F
 
 
 def _em_step(block: _Block, sums: _Sums) -> FloatArray:

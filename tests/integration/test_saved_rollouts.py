@@ -136,9 +136,9 @@ ORDINAL = "math500-test/prealgebra/1865.json"
 
 
 # Right of 100 here, and by an independent implementation (shared/data/README.md). One question makes the
-# difference: its rollouts answer "12^{th} grade" for gold 12, which our grader accepts. DeepConf there keeps
-# int(0.1 n) = 6 rollouts, and the percentile 7, which loses another question; DistriVoting loses another one to
-# another optimum of the mixture.
+# difference: its rollouts answer "12^{th} grade" for gold 12, which our grader accepts and every method here
+# elects. DeepConf and DistriVoting lose another question: the first would not with the surest int(0.1 n) = 6
+# rollouts instead of the percentile's 7, the second depends on the optimum of the mixture.
 MATH_RIGHT = {
     "sc": (91, 90),
     "wsc": (91, 90),
