@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
 from dttrl.config import TrainConfig, dump_config, load_config
 from dttrl.errors import InputError
 from dttrl.history import History
@@ -36,7 +34,8 @@ from dttrl.training.policy import TrainingRow, UpdateStatistics
 from dttrl.training.run_folder import RunFolder, check_run, create_run, find_config
 from dttrl.training.schedule import batch_indices, learning_rate, steps_per_epoch
 from dttrl.training.setup import Workbench, open_workbench, read_splits
-from dttrl.training_signal import ScoredBatch, SignalSettings, TrainingSignal, training_signal
+from dttrl.training.signal import scored_batch, signal_settings
+from dttrl.training_signal import ScoredBatch, TrainingSignal, training_signal
 
 _RESUME_MAY_CHANGE = frozenset({"device", "threads"})
 
@@ -83,16 +82,7 @@ class _Run:
         self.folder = RunFolder(config.run, bench.metadata)
         self.state = RunState(step=0)
         self.history = History(window=config.history_window)
-        self.signal_settings = SignalSettings(
-            n_train=config.train_samples,
-            select=config.select,
-            tau=config.tau,
-            diversity_over=config.diversity_over,
-            f_vote=config.f_vote,
-            reject=config.reject,
-            monotone=config.monotone,
-            centre=config.centre,
-        )
+        self.signal_settings = signal_settings(config)
 
     def go(self, *, checkpoint: int = 0) -> Path:
         """Algorithm 1 of the paper, with evaluations and checkpoints between its steps."""
@@ -131,7 +121,7 @@ class _Run:
             self.bench.score(group, question) for group, question in zip(rollouts, questions, strict=True)
         ]
         unknown = self.bench.grader.counters["unknown"] - unknown
-        batch = _batch(step, scored, self.config)
+        batch = scored_batch(step, scored, self.config)
         clock.lap("score")
         signal, self.history = training_signal(batch, self.history, self.method, self.signal_settings)
         clock.lap("label")
@@ -232,18 +222,6 @@ class _Clock:
         now = time.perf_counter()
         self.seconds[f"seconds_{name}"] = round(now - self._last, 4)
         self._last = now
-
-
-def _batch(step: int, scored: Sequence[ScoredQuestion], config: TrainConfig) -> ScoredBatch:
-    golds = [question.gold_class for question in scored]
-    known = [gold for gold in golds if gold is not None]
-    return ScoredBatch(
-        step=step,
-        class_BG=np.stack([question.class_G for question in scored]),
-        confidence_BG=np.stack([question.confidence_G for question in scored]),
-        measure=config.measure,
-        gold_class_B=np.array(known, dtype=np.int32) if len(known) == len(golds) else None,
-    )
 
 
 def _update_metrics(update: UpdateStatistics, rate: float) -> dict[str, float]:

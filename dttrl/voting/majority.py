@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from dttrl.voting.election import BoolArray, FloatArray, IntArray, Tally, Vote, summarize, tally
 
 
 def elect(class_RN: IntArray, confidence_RN: FloatArray, voter_RN: BoolArray) -> Tally:
     """Count heads among ``voter_RN``; confidence only breaks ties."""
-    return tally(class_RN, np.ones(class_RN.shape), confidence_RN, voter_RN)
+    return tally(class_RN, None, confidence_RN, voter_RN)
 
 
 def majority(class_RN: IntArray, confidence_RN: FloatArray) -> Vote:
