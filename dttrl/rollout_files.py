@@ -31,6 +31,10 @@ COMPATIBLE_METADATA = (
     "k",
     "logprobs_mode",
     "measure",
+    "region",
+    "answer_kind",
+    "last_number",
+    "template",
 )
 
 _BATCH_BYTES = 8 * 2**20

@@ -207,7 +207,7 @@ class TableWriter:
                 os.fsync(file.fileno())
             self._check_target()
             os.replace(self._temporary, self.path)
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         except OutputExistsError:
             raise
         except OSError as error:
@@ -243,8 +243,8 @@ def _pieces(table: pa.Table, limit: int) -> Iterator[pa.Table]:
     yield from _pieces(table.slice(half), limit)
 
 
-def _sync_folder(folder: Path) -> None:
-    # Makes the new name survive a power cut; some systems cannot open a folder, and lose nothing else.
+def sync_folder(folder: Path) -> None:
+    """Make new names in a folder survive a power cut (some systems cannot open a folder: no harm)."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dttrl.config import TrainConfig
 from dttrl.scoring import ScoredQuestion
-from dttrl.training_signal import ScoredBatch, SignalSettings
+from dttrl.training_signal import NO_GOLD, ScoredBatch, SignalSettings
 
 
 def signal_settings(config: TrainConfig) -> SignalSettings:
@@ -26,13 +26,12 @@ def signal_settings(config: TrainConfig) -> SignalSettings:
 
 
 def scored_batch(step: int, scored: Sequence[ScoredQuestion], config: TrainConfig) -> ScoredBatch:
-    """Return the batch of a step; gold classes are in it only where every question has gold."""
-    golds = [question.gold_class for question in scored]
-    known = [gold for gold in golds if gold is not None]
+    """Return the batch of a step; gold classes are in it where any question has gold."""
+    golds = [NO_GOLD if question.gold_class is None else question.gold_class for question in scored]
     return ScoredBatch(
         step=step,
         class_BG=np.stack([question.class_G for question in scored]),
         confidence_BG=np.stack([question.confidence_G for question in scored]),
         measure=config.measure,
-        gold_class_B=np.array(known, dtype=np.int32) if len(known) == len(golds) else None,
+        gold_class_B=np.array(golds, dtype=np.int32) if set(golds) != {NO_GOLD} else None,
     )
