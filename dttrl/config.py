@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from dttrl.answers.custom import load_grader
+from dttrl.answers.extraction import AnswerKind
+from dttrl.answers.kinds import AUTO
 from dttrl.confidence import Measure, Region
 from dttrl.errors import InputError
 from dttrl.methods import find_method
@@ -21,7 +24,6 @@ from dttrl.selection import Select
 from dttrl.training_signal import Centre, DiversityOver
 from dttrl.voting.distrivoting import Reject, VoteFunction
 
-Kind = Literal["math", "choice", "text", "integer"]
 TemplateName = Literal["raw", "boxed", "chat", "chat-boxed"]
 Backend = Literal["auto", "transformers"]
 Schedule = Literal["cosine", "linear", "constant"]
@@ -120,7 +122,12 @@ class SamplingFields(_Config):
 class ScoringFields(_Config):
     """How a completion becomes an answer and a confidence."""
 
-    kind: Kind = Field("math", description="Kind of answer.", json_schema_extra=SCORING)
+    kind: str = Field(
+        AUTO,
+        description="Kind of answer: math, choice, text, integer, a custom grader's name, or auto: by the "
+        "question's source (aime: integer, gpqa: choice, last letters: text, else math).",
+        json_schema_extra=SCORING,
+    )
     last_number: bool = Field(
         False,
         description="Without a box or phrase, take the last number as the answer.",
@@ -133,6 +140,13 @@ class ScoringFields(_Config):
         json_schema_extra=SCORING,
     )
     measure: Measure = Field("topk", description="Token statistic behind it.", json_schema_extra=SCORING)
+
+    @field_validator("kind")
+    @classmethod
+    def _kind(cls, value: str) -> str:
+        if value != AUTO and value not in get_args(AnswerKind):
+            load_grader(value)
+        return value
 
     @field_validator("region")
     @classmethod

@@ -105,11 +105,12 @@ def read_blocks(
     still compared by the grader. ``confidence`` names the column to use. Raises :class:`InputError` for
     questions with several gold answers or with classes that contradict the answers.
     """
-    wanted = ("answer", "answer_class", "gold", confidence)
+    wanted = ("answer", "answer_class", "gold", "source", confidence)
     columns = [name for name in wanted if name in files.column_names]
     for block in files.blocks(columns, rows=rows):
         answers = _Answers.of(block.table)
-        class_P = _classes(block, answers, grader, classes)
+        graders = _graders(block, grader)
+        class_P = _classes(block, answers, graders, classes)
         golds = _golds(block)
         value_P = np.full(len(block.table), np.nan)
         if confidence in block.table.column_names:
@@ -123,7 +124,7 @@ def read_blocks(
                 class_P[part],
                 value_P[part],
                 golds[first:last],
-                grader,
+                graders[first:last],
                 classes,
             )
 
@@ -197,7 +198,18 @@ def _golds(block: RolloutBlock) -> list[str | None]:
     return [texts[index] or None for index in index_P[first_Q].tolist()]
 
 
-def _classes(block: RolloutBlock, answers: _Answers, grader: Grader, classes: Classes) -> IntArray:
+def _graders(block: RolloutBlock, grader: Grader) -> list[Grader]:
+    """The grader of each question: that of its source, where the kind of answer is chosen by it."""
+    if "source" not in block.table.column_names:
+        sources: list[str | None] = [None] * len(block.query_id)
+    else:
+        sources = block.table.column("source").take(block.start_Q[:-1]).to_pylist()
+    return [
+        grader.for_source(source, query_id) for source, query_id in zip(sources, block.query_id, strict=True)
+    ]
+
+
+def _classes(block: RolloutBlock, answers: _Answers, graders: Sequence[Grader], classes: Classes) -> IntArray:
     """Class numbers as the file has them, or by comparison, question by question; not yet dense."""
     word_P = np.where(answers.given_P, answers.word_P, -1)
     if classes == "raw":
@@ -226,7 +238,7 @@ def _classes(block: RolloutBlock, answers: _Answers, grader: Grader, classes: Cl
         order = np.argsort(first)  # classes are numbered in order of first appearance
         texts = [answers.words[word] if word >= 0 else None for word in distinct[order].tolist()]
         number = np.empty(len(distinct), dtype=np.int32)
-        number[order] = grader.classes(texts)
+        number[order] = graders[q].classes(texts)
         result_P[part] = number[inverse.ravel()]
     return result_P
 
@@ -238,7 +250,7 @@ def _scored(
     class_P: IntArray,
     confidence_P: NDArray[np.float64],
     golds: list[str | None],
-    grader: Grader,
+    graders: Sequence[Grader],
     classes: Classes,
 ) -> ScoredBlock:
     ids = block.query_id[questions]
@@ -253,7 +265,7 @@ def _scored(
         class_RN=class_RN,
         confidence_RN=confidence_P.reshape(shape),
         word_RC=word_RC,
-        right_RC=_right(word_RC, golds, answers.words, grader, classes),
+        right_RC=_right(word_RC, golds, answers.words, graders, classes),
         words=answers.words,
     )
 
@@ -301,7 +313,11 @@ def _shared(opens: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _right(
-    word_RC: IntArray, golds: Sequence[str | None], words: list[str], grader: Grader, classes: Classes
+    word_RC: IntArray,
+    golds: Sequence[str | None],
+    words: list[str],
+    graders: Sequence[Grader],
+    classes: Classes,
 ) -> NDArray[np.bool_]:
     """Which classes equal gold: one at most, but for raw strings, several of which may be right."""
     index = {word: number for number, word in enumerate(words)}
@@ -314,9 +330,9 @@ def _right(
             continue
         spellings = [words[word] for word in word_RC[r].tolist() if word >= 0]
         if classes == "equivalent":
-            match = grader.match(gold, spellings)
+            match = graders[r].match(gold, spellings)
             if match >= 0:
                 right_RC[r, match] = True
         else:
-            right_RC[r, : len(spellings)] = [grader.match(gold, [text]) == 0 for text in spellings]
+            right_RC[r, : len(spellings)] = [graders[r].match(gold, [text]) == 0 for text in spellings]
     return right_RC

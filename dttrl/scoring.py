@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dttrl.answers.extraction import AnswerKind, extract
 from dttrl.answers.grading import Grader
+from dttrl.answers.kinds import AUTO
 from dttrl.confidence import LAST_STEP, Measure, Region, trajectory_confidence
 from dttrl.errors import InputError
 from dttrl.rollouts import Rollout, table_to_rollouts
@@ -27,8 +27,10 @@ from dttrl.schemas import ROLLOUTS
 from dttrl.tables import RolloutFiles, TableWriter
 
 SCORE_COLUMNS = ("answer", "answer_source", "answer_class", "confidence")
-SCORED_COLUMNS = ("gold", *SCORE_COLUMNS)
+SCORED_COLUMNS = ("gold", "source", *SCORE_COLUMNS)
 """What :func:`read_scored` reads of a scored file, as far as it is there."""
+MAX_EXAMPLES = 5
+"""How many classes of several spellings a summary shows."""
 NO_ANSWER = "none"
 """Name under which rollouts without an answer are counted among the answer sources."""
 
@@ -67,7 +69,11 @@ class ScoredQuestion:
 
 @dataclass
 class ScoreSummary:
-    """Counts over the scored files; accuracy covers only rollouts of questions with a gold answer."""
+    """Counts over the scored files; accuracy covers only rollouts of questions with a gold answer.
+
+    ``merged`` counts the classes that hold several spellings, ``examples`` shows the first of them, and
+    ``grader`` says how many distinct pairs of answers were decided by which rule.
+    """
 
     questions: int = 0
     rollouts: int = 0
@@ -79,6 +85,8 @@ class ScoreSummary:
     sources: Counter[str] = field(default_factory=Counter)
     grader: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    merged: int = 0
+    examples: list[tuple[str, list[str]]] = field(default_factory=list)
 
     @property
     def accuracy(self) -> float:
@@ -93,6 +101,10 @@ class ScoreSummary:
         self.classes += len(scored.spellings)
         self.sources.update(NO_ANSWER if source is None else source for source in scored.sources)
         self.without_confidence += int(np.isnan(scored.confidence_G).sum())
+        for spellings in merged_spellings(scored):
+            self.merged += 1
+            if len(self.examples) < MAX_EXAMPLES:
+                self.examples.append((scored.query_id, spellings))
         if scored.gold_class is not None:
             self.gold_questions += 1
             self.gold_rollouts += size
@@ -106,11 +118,13 @@ def score_question(
     grader: Grader,
     region: Region = LAST_STEP,
     measure: Measure = "topk",
-    kind: AnswerKind = "math",
     last_number: bool = False,
 ) -> ScoredQuestion:
-    """Extract the answers of one question's rollouts, group them into classes and measure the confidences."""
-    found = [extract(rollout.text, kind=kind, last_number=last_number) for rollout in rollouts]
+    """Extract the answers of one question's rollouts, group them into classes and measure the confidences.
+
+    The grader is that of the question (:meth:`Grader.for_source`): it says how answers are found, too.
+    """
+    found = [grader.extract(rollout.text, last_number=last_number) for rollout in rollouts]
     confidence_G = np.asarray(
         [
             trajectory_confidence(rollout, region=region, measure=measure, answer_start=extraction.start)
@@ -146,6 +160,19 @@ def classify(
     return ScoredQuestion(query_id, answers, sources, class_G, confidence_G, spellings, gold_class, gold)
 
 
+def merged_spellings(scored: ScoredQuestion) -> list[list[str]]:
+    """Return the spellings of each class that has several, the most frequent first."""
+    members: list[Counter[str]] = [Counter() for _ in scored.spellings]
+    for answer, class_id in zip(scored.answers, scored.class_G.tolist(), strict=True):
+        if class_id >= 0 and answer is not None:
+            members[class_id][answer.strip()] += 1
+    return [
+        sorted(counts, key=lambda spelling: (-counts[spelling], len(spelling), spelling))
+        for counts in members
+        if len(counts) > 1
+    ]
+
+
 def read_scored(table: pa.Table, *, query_id: str, grader: Grader) -> ScoredQuestion:
     """Return the scores that a question's rows already hold, classing the answers where no class is stored.
 
@@ -153,6 +180,7 @@ def read_scored(table: pa.Table, *, query_id: str, grader: Grader) -> ScoredQues
     """
     names = table.column_names
     size = table.num_rows
+    grader = grader.for_source(source_of(table), query_id)
     answers = table.column("answer").to_pylist()
     class_G = None
     if "answer_class" in names and table.column("answer_class").null_count == 0:
@@ -171,6 +199,14 @@ def read_scored(table: pa.Table, *, query_id: str, grader: Grader) -> ScoredQues
         grader=grader,
         class_G=class_G,
     )
+
+
+def source_of(table: pa.Table) -> str | None:
+    """Return the name of the data set of a question's rows, where they say it."""
+    if "source" not in table.column_names or not table.num_rows:
+        return None
+    source = table.column("source")[0].as_py()
+    return source if isinstance(source, str) else None
 
 
 def gold_of(table: pa.Table, query_id: str) -> str | None:
@@ -193,7 +229,6 @@ def score_files(
     grader: Grader,
     region: Region = LAST_STEP,
     measure: Measure = "topk",
-    kind: AnswerKind = "math",
     last_number: bool = False,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -213,7 +248,7 @@ def score_files(
     metadata: dict[str, Any] = {
         **files.metadata,
         "region": None if keep_confidence else str(region),
-        "answer_kind": kind,
+        "answer_kind": AUTO if grader.auto else grader.kind,
         "last_number": last_number,
         "grader": grader_version(),
     }
@@ -224,10 +259,9 @@ def score_files(
             scored = score_question(
                 table_to_rollouts(group.table),
                 gold=gold_of(group.table, group.query_id),
-                grader=grader,
+                grader=grader.for_source(source_of(group.table), group.query_id),
                 region=region,
                 measure=measure,
-                kind=kind,
                 last_number=last_number,
             )
             if keep_confidence and "confidence" in group.table.column_names:
@@ -246,10 +280,10 @@ def score_files(
     return summary
 
 
-def stored_kind(metadata: Mapping[str, Any]) -> AnswerKind:
-    """Return the kind of answer that a file was scored for; math where it does not say."""
+def stored_kind(metadata: Mapping[str, Any]) -> str:
+    """Return the kind of answer that a file was scored for; auto where it does not say."""
     kind = metadata.get("answer_kind")
-    return next((known for known in get_args(AnswerKind) if known == kind), "math")
+    return kind if isinstance(kind, str) and kind else AUTO
 
 
 def grader_version() -> str:

@@ -118,7 +118,7 @@ def test_importing_the_command_line_loads_nothing_heavy() -> None:
     assert loaded("import dttrl_cli.app") & set(HEAVY) == set()
 
 
-@pytest.mark.parametrize("command", ["", "generate", "score", "vote", "train", "analyze"])
+@pytest.mark.parametrize("command", ["", "generate", "import", "score", "vote", "train", "analyze"])
 def test_help_loads_nothing_heavy(command: str) -> None:
     arguments = ["dttrl", *command.split(), "--help"]
     code = f"import sys\nsys.argv = {arguments!r}\nfrom dttrl_cli.app import main\n"

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from dttrl.interop.registry import FORMATS
 from dttrl.methods import METHODS
 from dttrl.voting.registry import METHODS as VOTING
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "cli/*.md", "data/*.md", "benchmarks/*.md", "runs/*.md", "docs/*.md")
+    for pattern in ("*.md", "cli/*.md", "docs/*.md", "data/*.md", "benchmarks/*.md", "runs/*.md")
     for path in ROOT.glob(pattern)
 )
 
@@ -40,6 +41,11 @@ def test_the_voting_page_names_every_strategy_and_parameter() -> None:
 def test_the_readme_names_every_method() -> None:
     readme = text_of("README.md")
     assert [name for name in METHODS if f"`{name}`" not in readme] == []
+
+
+def test_the_page_on_importing_names_every_format() -> None:
+    page = text_of("docs/importing.md")
+    assert [name for name in FORMATS if f"| `{name}` |" not in page] == []
 
 
 def test_contributing_names_every_nox_session() -> None:

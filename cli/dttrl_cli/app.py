@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dttrl import __version__
-from dttrl_cli import analyze, console, doctor, generate, score, train, vote
+from dttrl_cli import analyze, console, doctor, generate, import_, score, train, vote
 from dttrl_cli.options import examples
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("generate", epilog=examples(generate.EXAMPLES))(generate.generate)
+app.command("import", epilog=examples(import_.EXAMPLES))(import_.import_)
 app.command("score", epilog=examples(score.EXAMPLES))(score.score)
 app.command("vote", epilog=examples(vote.EXAMPLES))(vote.vote)
 app.command("train", epilog=examples(train.EXAMPLES))(train.train)

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from dttrl.config import Kind
-
 COMMON = "Common"
 
 
@@ -38,10 +36,12 @@ Config = Annotated[
     ),
 ]  # fmt: skip
 StoredKind = Annotated[
-    Kind | None,
+    str | None,
     typer.Option(
         "--kind",
-        help="Kind of answer, where the file does not say. (default: as it was scored, else math)",
+        metavar="KIND",
+        help="Kind of answer, where the file does not say: auto, math, choice, text, integer or a custom "
+        "grader's name. (default: as it was scored, else auto)",
         show_default=False,
     ),
 ]

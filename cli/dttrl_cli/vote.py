@@ -11,9 +11,9 @@ import typer
 
 from dttrl_cli import options
 from dttrl_cli.console import Console, interval, number
+from dttrl_cli.foreign import accepts_foreign
 
 if TYPE_CHECKING:
-    from dttrl.config import Kind
     from dttrl.training.replay import Replayed
     from dttrl.vote_summary import MethodSummary, VoteSummary
 
@@ -32,10 +32,14 @@ EXAMPLES = (
 )
 
 
+@accepts_foreign("files", scored=True)
 def vote(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Scored rollout files, folders of parts, or a run folder.", show_default=False),
+        typer.Argument(
+            help="Scored rollout files, folders of parts, run folders, or other tools' files.",
+            show_default=False,
+        ),
     ] = None,
     method: Annotated[
         list[str] | None,
@@ -105,7 +109,7 @@ def _elect(
     *,
     classes: ClassesOption,
     confidence: str,
-    kind: Kind | None,
+    kind: str | None,
     **keywords: Any,
 ) -> tuple[VoteSummary, Replayed | None]:
     """Replay a run, or vote on files."""

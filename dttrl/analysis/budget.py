@@ -18,7 +18,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dttrl.analysis.accuracy import Estimate
-from dttrl.answers.extraction import AnswerKind
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
 from dttrl.offline import expand, has_confidence, vote_weights
@@ -91,7 +90,7 @@ def read_benchmark(
     *,
     name: str | None = None,
     methods: Sequence[str] = PAPER_METHODS,
-    kind: AnswerKind | None = None,
+    kind: str | None = None,
     classes: Classes = "equivalent",
     confidence: str = "confidence",
 ) -> Benchmark:

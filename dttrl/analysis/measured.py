@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from dttrl.analysis import majority
 from dttrl.analysis.accuracy import Accuracy, QuestionScore, evaluation_scores, summarize
-from dttrl.answers.extraction import AnswerKind
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
 from dttrl.rng import derive
@@ -36,7 +35,7 @@ def measure_paths(
     paths: Sequence[Path],
     *,
     ks: Sequence[int] | None = None,
-    kind: AnswerKind | None = None,
+    kind: str | None = None,
     all_steps: bool = False,
     repeats: int = 2000,
     seed: int = 0,
@@ -122,7 +121,7 @@ def _run_scores(run: Path, all_steps: bool) -> list[_Row]:
     return rows
 
 
-def _file_scores(path: Path, kind: AnswerKind | None, progress: Callable[[int], None] | None) -> list[_Row]:
+def _file_scores(path: Path, kind: str | None, progress: Callable[[int], None] | None) -> list[_Row]:
     files = RolloutFiles([path])
     files.require("answer", "gold")
     by_step: dict[int | None, tuple[list[QuestionScore], list[str]]] = {}

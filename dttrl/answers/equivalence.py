@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final
 
+from dttrl.answers.estimate import clearly_apart
 from dttrl.answers.exact import INFINITY, Node, UnreadableError, make
 from dttrl.answers.expressions import parse_expression
 from dttrl.answers.normalization import MAX_LENGTH, normalize
@@ -51,7 +52,11 @@ def exact_equal(a: str, b: str) -> Verdict | None:
     (<Verdict.YES: 'yes'>, <Verdict.NO: 'no'>, None)
 
     """
-    first, second = normalize(a), normalize(b)
+    return exact_equal_normalized(normalize(a), normalize(b))
+
+
+def exact_equal_normalized(first: str, second: str) -> Verdict | None:
+    """Compare two answers that are normalised already, as :func:`exact_equal` does."""
     if not first or not second:
         return Verdict.NO
     if first == second:
@@ -82,12 +87,12 @@ def plain_number(normalized: str) -> Fraction | None:
 
 
 def exact_leaf(a: Node, b: Node) -> Verdict | None:
-    """Exact numbers, infinities and equal trees; None for everything else."""
+    """Exact numbers, infinities, equal trees and values that are far apart; None for everything else."""
     if a == b:
         return Verdict.YES
     if {a.op, b.op} <= {"num", "sym"} or _infinite(a) or _infinite(b):
         return Verdict.NO
-    return None
+    return Verdict.NO if clearly_apart(a, b) else None
 
 
 def _infinite(node: Node) -> bool:
@@ -101,6 +106,9 @@ def _compare(a: Node, b: Node, leaf: Leaf) -> Verdict | None:
         return Verdict.NO
     if a.op in ("rel", "label") or b.op in ("rel", "label"):
         return _compare_relations(a, b, leaf)
+    if _is_assignment(a) != _is_assignment(b):
+        a, b = (a, b) if _is_assignment(a) else (b, a)
+        return _compare_assignment(a, b, leaf)
     if "list" in (a.op, b.op):
         return _unordered(_members(a), _members(b), leaf)
     if a.op == b.op == "word":  # of single letters, only those of choices may differ in case
@@ -138,6 +146,30 @@ def _members(node: Node) -> tuple[Node, ...]:
     return node.args if node.op == "list" else (node,)
 
 
+def _is_assignment(node: Node) -> bool:
+    """``x=2, y=3``: a list whose members have names of their own."""
+    return (
+        node.op == "list"
+        and all(member.op == "label" for member in node.args)
+        and len({member.name for member in node.args}) == len(node.args)
+    )
+
+
+def _compare_assignment(assignment: Node, other: Node, leaf: Leaf) -> Verdict | None:
+    """``x=2, y=3`` is (2,3) and "2,3" but not "3,2": the names, in the alphabet's order, give the places.
+
+    Names that do not follow each other in the alphabet (``m=2, b=3``) stay in the order in which they stand.
+    """
+    members = [*assignment.args]
+    if "".join(sorted(member.name for member in members)) in "abcdefghijklmnopqrstuvwxyz":
+        members.sort(key=lambda member: member.name)
+    if other.op not in ("group", "list") or len(other.args) != len(members):
+        return Verdict.NO
+    if other.op == "group" and other.name != "()":
+        return Verdict.NO
+    return _all([_compare(x.args[0], y, leaf) for x, y in zip(members, other.args, strict=True)])
+
+
 def _compare_relations(a: Node, b: Node, leaf: Leaf) -> Verdict | None:
     if a.op == b.op == "label" and a.name == b.name:
         return _compare(a.args[0], b.args[0], leaf)
@@ -148,8 +180,6 @@ def _compare_relations(a: Node, b: Node, leaf: Leaf) -> Verdict | None:
         return _compare(relation.args[0], other, leaf)
     if "opaque" in (a.op, b.op):
         return None
-    if relation.name == "=" and all(p.op == "num" and p == relation.args[0] for p in relation.args):
-        return _compare(relation.args[-1], other, leaf)  # 9 + 8 + 6 = 23
     return Verdict.NO
 
 
@@ -167,6 +197,8 @@ def _compare_equations(a: Node, b: Node, leaf: Leaf) -> Verdict | None:
         second = Node("equation", (make("add", other_left, make("neg", other_right)),))
     except UnreadableError:
         return Verdict.NO
+    if "num" in (first.args[0].op, second.args[0].op):  # 1 = 2 says nothing
+        return same
     return leaf(first, second)
 
 

@@ -22,7 +22,7 @@ MAX_DEPTH: Final = 64
 """Deepest nesting of brackets, roots, fractions and exponents that is read."""
 
 _TOKEN: Final = re.compile(
-    r"(?P<number>(?:1|\d*\.\d+)e[+-]?\d+|(?:\d+(?:\.\d+)?|\.\d+)(?:E[+-]?\d+|e\d+|e[+-]\d{2,})?)"
+    r"(?P<repeating>\d*\.\d*\\overline\{\d{1,40}\})|(?P<number>(?:1|\d*\.\d+)e[+-]?\d+|(?:\d+(?:\.\d+)?|\.\d+)(?:E[+-]?\d+|e\d+|e[+-]\d{2,})?)"
     r"|(?P<command>\\[A-Za-z]+|\\[{}|])|(?P<letters>[A-Za-z]+)|(?P<operator><=|>=|.)",
     re.DOTALL | re.ASCII,
 )
@@ -37,8 +37,8 @@ FUNCTIONS: Final = frozenset({
 })  # fmt: skip
 _MANY: Final = frozenset({"max", "min", "gcd", "lcm"})
 _NAMED: Final = frozenset({"pi", "sqrt", "infty", *FUNCTIONS})
-_OPENING: Final = frozenset({"(", "[", "{", "\\{"})
-_CLOSING: Final = frozenset({")", "]", "}", "\\}"})
+_OPENING: Final = frozenset({"(", "[", "{", "\\{", "\\langle"})
+_CLOSING: Final = frozenset({")", "]", "}", "\\}", "\\rangle"})
 
 
 def tokenize(text: str) -> list[str]:
@@ -63,7 +63,7 @@ def tokenize(text: str) -> list[str]:
 def balanced(tokens: Sequence[str]) -> bool:
     """Whether braces and brackets close; a half-open interval may mix ( with ]."""
     stack: list[str] = []
-    pairs = {")": "([", "]": "[(", "}": "{", "\\}": "\\{"}
+    pairs = {")": "([", "]": "[(", "}": "{", "\\}": "\\{", "\\rangle": "\\langle"}
     for token in tokens:
         if token in _OPENING:
             stack.append(token)
@@ -166,6 +166,8 @@ class _Parser:
         node = self.atom()
         while self.peek() in ("!", "^"):
             if self.take() == "!":
+                if self.peek() == "!":
+                    raise BrokenError("3!! can be read in two ways")
                 node = make("fact", node)
             elif self.peek() == "\\circ":
                 self.take()
@@ -369,9 +371,21 @@ def is_number(token: str) -> bool:
 
 
 def _read_number(token: str) -> Node:
+    if "\\" in token:
+        return _read_repeating(token)
     mantissa, _, exponent = token.replace("E", "e").partition("e")
     whole, _, decimals = mantissa.partition(".")
     if len(whole) + len(decimals) > MAX_DIGITS or len(exponent) > 6 or abs(int(exponent or 0)) > MAX_EXPONENT:
         raise UnreadableError("number too long")
     scale = int(exponent or 0) - len(decimals)
     return number(Fraction(int(whole + decimals)) * Fraction(10) ** scale)
+
+
+def _read_repeating(token: str) -> Node:
+    r"""``0.1\overline{6}`` is 1/6."""
+    start, _, period = token[:-1].partition("\\overline{")
+    whole, _, decimals = start.partition(".")
+    if len(whole) + len(decimals) > MAX_DIGITS:
+        raise UnreadableError("number too long")
+    repeated = Fraction(int(period), 10 ** len(period) - 1)
+    return number((int((whole + decimals) or 0) + repeated) / 10 ** len(decimals))

@@ -34,8 +34,10 @@ class Extraction:
     start: int | None = None
 
 
-_BARE_BOX: Final = re.compile(r"\\(?:boxed|fbox)\s*(?P<bare>[+-]?\d[\d.,/]*|[+-]?\.\d+|[A-Za-z](?![A-Za-z]))")
-_BRACE: Final = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?!f?box)|\\[{}]|[{}]")
+_BARE_BOX: Final = re.compile(
+    r"\\(?:boxed|fbox|framebox)\s*(?P<bare>[+-]?\d[\d.,/]*|[+-]?\.\d+|[A-Za-z](?![A-Za-z]))"
+)
+_BRACE: Final = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{|\\\\(?!f?box|framebox)|\\[{}]|[{}]")
 
 _PHRASE: Final = re.compile(
     r"""(?P<tag><answer>)
@@ -44,7 +46,8 @@ _PHRASE: Final = re.compile(
       (?:\s+(?:to|for)\s+[^.:\n]{1,60}?)? [*_]{0,3} (?:\s+is\b|\s*(?=:)) \s*:?
     | \b(?:answer|(?:correct|right|best)\s{1,4}(?:option|choice))\b
       (?:\s+(?:to|for)\s+[^.:\n]{1,60}?)? [*_]{0,3} \s+ (?:is|equals|would\s+be|must\s+be|should\s+be)\b \s*:?
-    | \banswer [*_]{0,3} \s{0,4} [:=]
+    | \b(?:answer|(?:correct|right|best)\s{1,4}(?:option|choice)) [*_]{0,3} \s{0,4} [:=]
+    | ^[ ]{0,3}final\s{1,4}(?:answer|result)[ ]{0,4}$
     | ^[ ]{0,3}[*_\#]{1,6}[ ]{0,4}(?:final\s{1,4})?answer[ ]{0,4}[:.]?[ ]{0,4}[*_]{0,3}[ ]{0,4}$
     | 答案(?:是|为|：|:)
     """,
@@ -59,6 +62,7 @@ _SENTENCE_END: Final = re.compile(
     r"[.!?](?=\s|$|\*)|[。;\n]|,\s+(?!(?:and|or)\b)(?=[a-z]{2})"
     r"|\s+(?:because|since|so|which|where|as|when|after|if|by|for|thus|hence|therefore)\b"
 )
+_HEDGE: Final = re.compile(r"^(?:approximately|about|roughly|exactly|simply|just)\s+(?=\S)", re.IGNORECASE)
 _PROSE: Final = frozenset({"not", "that", "the", "in", "of", "to", "given", "therefore", "obtained", "a"})
 _NUMBER: Final = re.compile(
     r"(?<![\w.])[-−]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:/\d+)?(?:e[+-]?\d{1,3})?(?![\w])"
@@ -89,7 +93,7 @@ def extract(text: str, *, kind: AnswerKind = "math", last_number: bool = False) 
 
     """
     begin = _visible(text)
-    if begin is None:
+    if begin is None or _ends_in_a_box(text, begin):
         return Extraction()
     for start, content in _boxes(text, begin):
         answer = _accept_box(content, kind)
@@ -111,6 +115,19 @@ def _visible(text: str) -> int | None:
     if end >= 0:
         return end + len("</think>")
     return None if "<think>" in text else 0
+
+
+def _ends_in_a_box(text: str, begin: int) -> bool:
+    """Whether the text was cut off inside its last box: then the final answer is missing."""
+    stack: list[bool] = []
+    for match in _BRACE.finditer(text, begin):
+        token = match[0]
+        if token == "}":
+            if stack and stack.pop():
+                stack = [False] * len(stack)  # a complete box inside counts as the last one
+        elif token.endswith("{") and token != "\\{":
+            stack.append(len(token) > 1)
+    return any(stack)
 
 
 def _boxes(text: str, begin: int) -> Iterator[tuple[int, str]]:
@@ -146,6 +163,7 @@ def _of_kind(answer: str, kind: AnswerKind) -> str | None:
         return answer or None
     node, _ = read(normalize(answer))
     node = node.args[0] if node.op == "label" else node
+    node = node.args[-1] if node.op == "rel" and node.name == "=" else node  # m+n=73
     if node.op != "num" or node.value.denominator != 1 or not 0 <= node.value <= 999:
         return None
     return str(int(node.value))
@@ -176,7 +194,7 @@ def _after_phrase(rest: str, kind: AnswerKind, *, tag: bool) -> str | None:
         return _letter_after(rest)
     rest = re.sub(r"^[\s:*_#>✅-]*?(?=[^\s:*_#>✅-]|-[\d.\\(a-z])", "", rest[:600])
     candidate = _math_segments(rest) or _sentence(rest)
-    candidate = candidate.strip().strip("*_`").strip()
+    candidate = _HEDGE.sub("", candidate.strip().strip("*_`").strip())
     if not candidate or not _plausible(candidate, kind):
         return None
     return _of_kind(candidate, kind)

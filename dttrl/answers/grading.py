@@ -8,33 +8,24 @@ exceeds it. Text of a model is never evaluated in this process.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import queue
 import re
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import Final, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-import dttrl
-from dttrl.answers.equivalence import Verdict, exact_equal, plain_number
-from dttrl.answers.extraction import AnswerKind
+from dttrl.answers.custom import CustomGrader, custom_extraction, load_grader
+from dttrl.answers.equivalence import Verdict, exact_equal_normalized, plain_number
+from dttrl.answers.extraction import AnswerKind, Extraction, extract
+from dttrl.answers.kinds import AUTO, kind_of_source
 from dttrl.answers.normalization import normalize
-from dttrl.errors import WorkError
+from dttrl.answers.worker_process import WorkerProcess, worker_command
 
-START_TIMEOUT_S: Final = 60.0
-"""How long a worker may take to import what it needs, which is not counted against a pair."""
 MAX_ALGEBRA_LENGTH: Final = 400
 
 _SENDABLE: Final = re.compile(rf"[ -~≠≈]{{1,{MAX_ALGEBRA_LENGTH}}}")
@@ -50,14 +41,16 @@ class Grader:
     """Decides whether answers are equal, and groups answers into classes; close it, or use it in ``with``.
 
     Args:
-        kind: ``choice`` and ``text`` compare normalised strings only; others use everything.
+        kind: ``choice`` and ``text`` compare normalised strings only, ``math`` and ``integer`` use
+            everything; any other name is that of a custom grader (:mod:`dttrl.answers.custom`). ``auto``
+            is math until :meth:`for_source` chooses by the name of the question's data set.
         timeout_s: wall clock of one pair in the worker, in seconds.
         memory_mb: address space of the worker, in MiB (not on Windows).
         use_algebra: False never starts a worker; undecided pairs are then UNKNOWN.
 
     ``counters`` counts distinct pairs: ``pairs``, and of these ``string`` (equal or unlike as strings),
-    ``exact``, ``algebra`` (decided by the worker), ``unknown``; ``killed`` counts workers that had to be
-    killed or died.
+    ``exact``, ``algebra`` (decided by the worker), ``custom`` (by a custom grader), ``unknown``; ``killed``
+    counts workers that had to be killed or died.
     Instances may be shared by threads. A forked child starts a worker of its own.
 
     """
@@ -65,19 +58,25 @@ class Grader:
     def __init__(
         self,
         *,
-        kind: AnswerKind = "math",
+        kind: str = AUTO,
         timeout_s: float = 2.0,
         memory_mb: int = 1024,
         use_algebra: bool = True,
     ) -> None:
-        self.kind = kind
+        self.auto = kind == AUTO
+        self.kind = "math" if self.auto else kind
+        self.custom: CustomGrader | None = None
+        if self.kind not in get_args(AnswerKind):
+            self.custom = load_grader(self.kind)
         self.counters: dict[str, int] = dict.fromkeys(
-            ("pairs", "string", "exact", "algebra", "unknown", "killed"), 0
+            ("pairs", "string", "exact", "algebra", "custom", "unknown", "killed"), 0
         )
-        self._use_algebra = use_algebra and kind in ("math", "integer")
+        self._use_algebra = use_algebra
         self._timeout_s = timeout_s
-        self._command = _worker_command(timeout_s, memory_mb)
-        self._worker: _Worker | None = None
+        self._memory_mb = memory_mb
+        self._command = worker_command(timeout_s, memory_mb)
+        self._worker: WorkerProcess | None = None
+        self._of_kind: dict[str, Grader] = {}
         self._cache: dict[tuple[str, str], Verdict] = {}
         self._lock = threading.RLock()
 
@@ -95,13 +94,43 @@ class Grader:
             if self._worker is not None:
                 self._worker.close()
                 self._worker = None
+            for grader in self._of_kind.values():
+                grader.close()
+
+    def for_source(self, source: str | None, query_id: str = "") -> Grader:
+        """Return the grader of a question: of its data set's kind when this one is ``auto``, else this one.
+
+        It counts into the same counters and is closed with this one.
+        """
+        kind = kind_of_source(source, query_id) if self.auto else self.kind
+        if kind == self.kind:
+            return self
+        with self._lock:
+            if kind not in self._of_kind:
+                grader = Grader(
+                    kind=kind,
+                    timeout_s=self._timeout_s,
+                    memory_mb=self._memory_mb,
+                    use_algebra=self._use_algebra,
+                )
+                grader.counters = self.counters
+                self._of_kind[kind] = grader
+            return self._of_kind[kind]
+
+    def extract(self, text: str, *, last_number: bool = False) -> Extraction:
+        """Find the final answer of a completion, as this kind of answer is found."""
+        if self.custom is not None:
+            return custom_extraction(self.custom, text)
+        return extract(text, kind=cast(AnswerKind, self.kind), last_number=last_number)
 
     def key(self, answer: str | None) -> str:
         """Return the normalised answer as this kind compares it; ``""`` when there is none."""
         if answer is None:
             return ""
+        if self.custom is not None:
+            return answer.strip()
         if self.kind == "text":
-            return _plain_text(answer)
+            return plain_text(answer)
         normalized = normalize(answer)
         if self.kind == "choice" and len(normalized) == 1:
             return normalized.upper()
@@ -124,10 +153,14 @@ class Grader:
         return verdict
 
     def _decide(self, first: str, second: str) -> Verdict:
+        if self.custom is not None and first != second:
+            own = self.custom.verdict(first, second)
+            self.counters["unknown" if own is Verdict.UNKNOWN else "custom"] += 1
+            return own
         if first == second or self.kind in ("choice", "text"):
             self.counters["string"] += 1
             return Verdict.YES if first == second else Verdict.NO
-        verdict = exact_equal(first, second)
+        verdict = exact_equal_normalized(first, second)
         if verdict is not None:
             self.counters["unknown" if verdict is Verdict.UNKNOWN else "exact"] += 1
             return verdict
@@ -140,7 +173,7 @@ class Grader:
     def _ask(self, first: str, second: str) -> Verdict:
         worker = self._worker
         if worker is None or not worker.usable:
-            worker = self._worker = _Worker(self._command)
+            worker = self._worker = WorkerProcess(self._command)
         verdict = worker.ask(first, second, self._timeout_s)
         if verdict is None:
             self.counters["killed"] += 1
@@ -207,119 +240,7 @@ class Grader:
         return [best[0][2] for best in ranked]
 
 
-def _plain_text(answer: str) -> str:
+def plain_text(answer: str) -> str:
     """Words: one spacing, no case, no markup around, no full stop."""
     unwrapped = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|boxed)\s*\{([^{}]*)\}", r"\1", answer)
     return " ".join(unwrapped.split()).strip("*_`$\"'.,;: ").casefold()
-
-
-def _worker_command(timeout_s: float, memory_mb: int) -> list[str]:
-    # -P: no module of the working directory may shadow ours.
-    options = ["--memory-mb", str(memory_mb), "--seconds", str(timeout_s)]
-    return [sys.executable, "-P", "-m", "dttrl.answers.worker", *options]
-
-
-def _worker_environment() -> dict[str, str]:
-    """One thread, and the folder of this package on the path where it is not installed."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONIOENCODING": "utf-8",
-    }
-    root = Path(dttrl.__file__).resolve().parents[1]
-    if root.name not in ("site-packages", "dist-packages"):
-        paths = [str(root), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-    return environment
-
-
-class _Worker:
-    """One worker process and the thread that reads its replies."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_worker_environment(),
-            start_new_session=os.name == "posix",  # Ctrl-C is for the parent
-        )
-        self._owner = os.getpid()
-        self._next_id = 0
-        self._replies: queue.SimpleQueue[dict[str, object] | None] = queue.SimpleQueue()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin: IO[bytes] = self._process.stdin
-        threading.Thread(
-            target=_read_replies,
-            args=(self._process.stdout, self._replies),
-            name="dttrl-grading",
-            daemon=True,
-        ).start()
-        ready = self._receive(START_TIMEOUT_S)
-        if ready is None or not ready.get("ready"):
-            self.kill()
-            raise WorkError(
-                f"the grading worker did not start (exit code {self._process.poll()}): run "
-                f"`{' '.join(command)}` to see why, raise memory_mb, or use use_algebra=False"
-            )
-
-    @property
-    def usable(self) -> bool:
-        """False in a forked child (the pipes are the parent's) and after the process has ended."""
-        return self._owner == os.getpid() and self._process.poll() is None
-
-    def ask(self, a: str, b: str, timeout_s: float) -> Verdict | None:
-        """Return the verdict on a pair, or None when the worker took too long or died."""
-        self._next_id += 1
-        request = json.dumps({"id": self._next_id, "a": a, "b": b}) + "\n"
-        try:
-            self._stdin.write(request.encode("ascii"))
-            self._stdin.flush()
-        except OSError:
-            return None
-        deadline = time.monotonic() + timeout_s
-        while (reply := self._receive(deadline - time.monotonic())) is not None:
-            if reply.get("id") == self._next_id:  # an earlier id: its asker was interrupted
-                return Verdict(reply["verdict"])
-        return None
-
-    def _receive(self, timeout_s: float) -> dict[str, object] | None:
-        try:
-            return self._replies.get(timeout=max(timeout_s, 0.0))
-        except queue.Empty:
-            return None
-
-    def kill(self) -> None:
-        """End the process at once."""
-        if self._owner == os.getpid():
-            self._process.kill()
-            self._process.wait()
-            self._close_pipe()
-
-    def close(self) -> None:
-        """Let the process end by itself; kill it if it doesn't."""
-        if self._owner != os.getpid():
-            return
-        self._close_pipe()
-        try:
-            self._process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _close_pipe(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-
-
-def _read_replies(stream: IO[bytes], replies: queue.SimpleQueue[dict[str, object] | None]) -> None:
-    with stream:
-        for line in stream:
-            try:
-                replies.put(json.loads(line))
-            except ValueError:
-                break
-    replies.put(None)

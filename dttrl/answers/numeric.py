@@ -1,8 +1,9 @@
-r"""High-precision evaluation of readings: how the worker decides closed forms and expressions.
+r"""High-precision evaluation of readings: how the worker finds out that two of them differ.
 
-Two closed forms are equal when they agree to some 200 digits; two expressions with variables when they agree
-at several points drawn once and for all (positive ones, and others of either sign where both are real, so
-that ``\sqrt{1/n}`` is ``1/\sqrt{n}`` but ``\sqrt{x^2}`` isn't ``x``). Works on
+Two closed forms agree when they do to some 200 digits; two expressions with variables when they agree at
+several points drawn once and for all (positive ones, and others of either sign at which both are defined in
+the real numbers, so that ``\sqrt{1/n}`` may be ``1/\sqrt{n}`` but ``\sqrt{x^2}`` isn't ``x``). A YES from
+here is no proof (:mod:`dttrl.answers.proof` gives one), a NO is final. Works on
 :class:`~dttrl.answers.exact.Node` trees only, which come from a complete reading. Needs mpmath, which comes
 with sympy; runs in the worker.
 """
@@ -19,6 +20,7 @@ from dttrl.answers.exact import Node
 
 DIGITS: Final = 300
 _AGREE: Final = 200
+_FEW: Final = 50
 _MAX_MAGNITUDE: Final = 10_000_000
 """Largest binary exponent of an intermediate value."""
 _MAX_MORE_DIGITS: Final = 5_000
@@ -95,7 +97,7 @@ def _everywhere(a: Node, b: Node, variables: list[str], *, real: bool) -> Verdic
     for index in range(_POSITIVE + (_ANY_SIGN if real else 0)):
         positive = index < _POSITIVE
         try:
-            equal = _close(a, b, _point(variables, index, positive), both_real=not positive)
+            equal = _close(a, b, _point(variables, index, positive), real=not positive)
         except _UndefinedError:
             continue
         if not equal:
@@ -136,22 +138,22 @@ def _point(variables: list[str], index: int, positive: bool) -> _Point:
     return tuple((name, _coordinate(name, index, positive or name == "log base")) for name in variables)
 
 
-def _close(a: Node, b: Node, point: _Point, *, both_real: bool = False) -> bool:
+def _close(a: Node, b: Node, point: _Point, *, real: bool = False) -> bool:
     """Relative agreement; values that vanish are told from rounding noise by a second, finer evaluation.
 
     Sums of very unequal terms (``10^{300} + 1``) need as many more digits as their terms are apart.
     """
-    magnitude = max(_evaluate(a, point, DIGITS)[1], _evaluate(b, point, DIGITS)[1])
+    if _clearly_apart(a, b, point, real):
+        return False
+    magnitude = max(_evaluate(a, point, DIGITS, real)[1], _evaluate(b, point, DIGITS, real)[1])
     more = 2 * magnitude if magnitude > _AGREE // 2 and (_has_sum(a) or _has_sum(b)) else 0
     if more > _MAX_MORE_DIGITS:
         raise _TooLargeError
     agree = mp.mpf(10) ** -(_AGREE + more)
     coarse = mp.mpf(0)
     for digits in (DIGITS + more, 3 * (DIGITS + more)):
-        first, second = _evaluate(a, point, digits)[0], _evaluate(b, point, digits)[0]
+        first, second = _evaluate(a, point, digits, real)[0], _evaluate(b, point, digits, real)[0]
         with mp.workdps(digits):
-            if both_real and not (_is_real(first) and _is_real(second)):
-                raise _UndefinedError
             size = max(abs(first), abs(second))
             if abs(first - second) <= agree * size:
                 return True
@@ -163,18 +165,23 @@ def _close(a: Node, b: Node, point: _Point, *, both_real: bool = False) -> bool:
     return False
 
 
+def _clearly_apart(a: Node, b: Node, point: _Point, real: bool) -> bool:
+    """Whether a quick look, with few digits and moderate values, already shows a difference."""
+    (first, size), (second, other_size) = _evaluate(a, point, _FEW, real), _evaluate(b, point, _FEW, real)
+    if max(size, other_size) > 10:
+        return False
+    with mp.workdps(_FEW):
+        return bool(abs(first - second) > mp.mpf(10) ** -10)
+
+
 def _has_sum(node: Node) -> bool:
     return node.op == "add" or any(_has_sum(arg) for arg in node.args)
 
 
-def _is_real(value: Any) -> bool:
-    return bool(abs(mp.im(value)) <= mp.mpf(10) ** -_AGREE * abs(value))
-
-
 @lru_cache(maxsize=4096)
-def _evaluate(node: Node, point: _Point, digits: int) -> tuple[Any, int]:
+def _evaluate(node: Node, point: _Point, digits: int, real: bool = False) -> tuple[Any, int]:
     """Return the value, and the largest power of ten (either way) met on the way to it."""
-    evaluation = _Evaluation(dict(point))
+    evaluation = _Evaluation(dict(point), real)
     with mp.workdps(digits):
         return evaluation.value(node), evaluation.magnitude
 
@@ -182,7 +189,8 @@ def _evaluate(node: Node, point: _Point, digits: int) -> tuple[Any, int]:
 class _Evaluation:
     """One evaluation of a tree at one point, at the precision that mp is set to."""
 
-    def __init__(self, point: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, point: dict[str, tuple[int, int]], real: bool) -> None:
+        self.real = real
         self.point = point
         self.magnitude = 0
 
@@ -209,7 +217,7 @@ class _Evaluation:
             raise
         except (ZeroDivisionError, ValueError, TypeError) as error:
             raise _UndefinedError from error
-        if not mp.isfinite(result):
+        if not mp.isfinite(result) or (self.real and mp.im(result)):  # real arithmetic all the way
             raise _UndefinedError
         return result
 

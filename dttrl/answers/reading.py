@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from math import gcd
 from typing import Final
 
 from dttrl.answers.exact import INFINITY, BrokenError, Node, UnreadableError, make
@@ -17,7 +18,19 @@ from dttrl.answers.expressions import balanced, is_number, parse_expression, spl
 
 _RELATIONS: Final = frozenset({"=", "≈", "<", ">", "<=", ">=", "≠", "\\in"})
 _SEPARATORS: Final = frozenset({",", ";", "and", "or"})
+_MATRIX: Final = "(?:[pbB]?matrix|smallmatrix|array)"
 _LABEL_COMMANDS: Final = re.compile(r"\\(?:angle|triangle|frac|overline|vec|[A-Z]?[a-z]{2,7})")
+
+
+_REALS: Final = Node("group", (make("neg", INFINITY), INFINITY), name="()")
+_EMPTY: Final = Node("text", name="\\emptyset")
+_NAMED_SETS: Final = {
+    **dict.fromkeys(("all real numbers", "all reals", "all real values", "the real numbers"), _REALS),
+    **dict.fromkeys(
+        ("no solution", "no solutions", "empty set", "the empty set", "there is no solution"),
+        _EMPTY,
+    ),
+}
 
 
 @lru_cache(maxsize=4096)
@@ -39,7 +52,9 @@ def _read(text: str) -> Node:
     if re.fullmatch(r"[0-9A-Z]*[0-9][0-9A-Z]*_\{?[0-9]+\}?", text):
         return Node("base", name=re.sub(r"[{}]", "", text))
     if re.fullmatch(r"\d+(?::\d+)+", text):
-        return Node("text", name=text)
+        return _ratio(text)
+    if text.casefold() in _NAMED_SETS or text == r"\{\}":
+        return _NAMED_SETS.get(text.casefold(), _EMPTY)
     if re.fullmatch(r"[A-Za-z]{2,3}|[A-Za-z]", text) and tokenize(text) == [text]:
         return Node("word", name=text)
     try:
@@ -66,24 +81,71 @@ def _items(tokens: Sequence[str]) -> Node:
         items += _item(piece)
     if not items:
         raise BrokenError("no item")
+    variables = {_interval_of(item) for item in items}
+    if len(items) > 1 and len(variables) == 1 and "" not in variables:
+        if "or" in tokens:  # x<2 or x>3
+            return Node("label", (Node("union", tuple(item.args[0] for item in items)),), name=items[0].name)
+        both = _intersection([item.args[0] for item in items])
+        if both is not None:  # x>2 and x<3
+            return Node("label", (both,), name=items[0].name)
     return items[0] if len(items) == 1 else Node("list", tuple(items))
+
+
+def _intersection(intervals: Sequence[Node]) -> Node | None:
+    """Return what two half-lines of opposite directions have in common (both, if nothing), else None."""
+    upward = [n for n in intervals if n.args[1] == INFINITY]
+    downward = [n for n in intervals if n.args[0] == make("neg", INFINITY)]
+    if len(intervals) != 2 or len(upward) != 1 or len(downward) != 1 or upward == downward:
+        return None
+    up, down = upward[0], downward[0]
+    if up.args[0].op == down.args[1].op == "num" and up.args[0].value > down.args[1].value:
+        return Node("union", (down, up))
+    return Node("group", (up.args[0], down.args[1]), name=up.name[0] + down.name[1])
+
+
+def _interval_of(node: Node) -> str:
+    """Name of the variable whose interval this is; ``""`` for all else."""
+    return node.name if node.op == "label" and node.args[0].op == "group" and len(node.args) == 1 else ""
+
+
+def _ratio(text: str) -> Node:
+    """``4:30`` is a time of day, ``2:4`` a ratio in lowest terms."""
+    parts = text.split(":")
+    clock = len(parts[0]) <= 2 and int(parts[0]) <= 24 and all(len(p) == 2 and int(p) < 60 for p in parts[1:])
+    if clock or any(len(p) > 30 for p in parts):
+        return Node("text", name=text)
+    common = gcd(*(int(p) for p in parts)) or 1
+    return Node("text", name=":".join(str(int(p) // common) for p in parts))
 
 
 def _item(tokens: Sequence[str]) -> list[Node]:
     r"""One item; ``a \pm b`` gives two, and the members of a set are items of the list."""
+    if tokens[0] == "\\{" and _closes_at_end(tokens) and len(tokens) > 2:
+        return _set(tokens[1:-1])
     if "\\pm" in tokens or "\\mp" in tokens:
         swap = {"\\pm": ("+", "-"), "\\mp": ("-", "+")}
         variants = [[swap[t][side] if t in swap else t for t in tokens] for side in (0, 1)]
         return [_single(variants[0]), _single(variants[1])]
-    if tokens[0] == "\\{" and _closes_at_end(tokens) and len(tokens) > 2:
-        inner = _items(tokens[1:-1])
-        return list(inner.args) if inner.op == "list" else [inner]
     return [_single(tokens)]
+
+
+def _set(tokens: Sequence[str]) -> list[Node]:
+    """Members of a set, without repetitions; ``x | x > 2`` is the interval."""
+    if tokens[1:6] == ["\\in", "\\mathbb", "{", "R", "}"]:
+        tokens = [tokens[0], *tokens[6:]]
+    if len(tokens) > 3 and tokens[1] in ("|", ":", "\\mid") and tokens[0] in tokens[2:]:
+        return [_single(tokens[2:])]
+    inner = _items(tokens)
+    members = inner.args if inner.op == "list" else (inner,)
+    return [member for index, member in enumerate(members) if member not in members[:index]]
 
 
 def _single(tokens: Sequence[str]) -> Node:
     parts = split(tokens, frozenset({"\\cup"}))
     if len(parts) > 1:
+        if all(len(part) > 2 and part[0] == "\\{" and _closes_at_end(part) for part in parts):
+            members = [member for part in parts for member in _set(part[1:-1])]
+            return Node("list", tuple(m for i, m in enumerate(members) if m not in members[:i]))
         return Node("union", tuple(_value(part) for part in parts))
     relations = [t for t in _top_level(tokens) if t in _RELATIONS]
     if relations:
@@ -105,12 +167,17 @@ def _relation(parts: list[list[str]], relations: list[str]) -> Node:
     if any(not part for part in parts):
         raise BrokenError("a relation without a side")
     relations = ["=" if r == "≈" else r for r in relations]
+    if relations == ["≠"] and _is_variable(parts[0]):
+        return Node("label", (_without_point(_value(parts[1])),), name=parts[0][0])
     labels = ["".join(p) if is_label(p) else "" for p in parts]
     if relations == ["\\in"] and labels[0]:
-        return _single(parts[1])
+        return Node("label", (_single(parts[1]),), name=labels[0])
     if set(relations) == {"="}:
         if not labels[0]:
-            return Node("rel", tuple(_value(p) for p in parts), name="=")
+            sides = tuple(_value(p) for p in parts)
+            if all(side.op == "num" and side == sides[0] for side in sides):  # 9 + 8 + 6 = 23
+                return sides[0]
+            return Node("rel", sides, name="=")
         last = _value(parts[-1])
         try:
             left: tuple[Node, ...] = (_value(parts[0]),)
@@ -122,12 +189,15 @@ def _relation(parts: list[list[str]], relations: list[str]) -> Node:
 
 def _inequality(parts: list[list[str]], relations: list[str], labels: list[str]) -> Node:
     """``0<x<2`` as the interval (0,2), ``x>2`` as (2,oo); others stay relations."""
-    named = [i for i, label in enumerate(labels) if label and not is_number(label)]
     rising, falling = {"<", "<="}, {">", ">="}
-    if len(named) == 1 and (set(relations) <= rising or set(relations) <= falling) and len(parts) <= 3:
-        if set(relations) <= falling:
-            parts, relations, labels = parts[::-1], relations[::-1], labels[::-1]
-            named = [len(parts) - 1 - named[0]]
+    if set(relations) <= falling:
+        parts, relations, labels = parts[::-1], [_FLIPPED[r] for r in relations[::-1]], labels[::-1]
+    if relations[0] in rising and len(parts) == 2 and _is_modulus(parts[0]):  # |x| < 2
+        bound = _value(parts[1])
+        interval = Node("group", (make("neg", bound), bound), name="()" if relations == ["<"] else "[]")
+        return Node("label", (interval,), name=parts[0][1])
+    named = [i for i, part in enumerate(parts) if _is_variable(part)]
+    if len(named) == 1 and set(relations) <= rising and len(parts) <= 3:
         at = named[0]
         below = _value(parts[0]) if at > 0 else make("neg", INFINITY)
         above = _value(parts[-1]) if at < len(parts) - 1 else INFINITY
@@ -135,14 +205,35 @@ def _inequality(parts: list[list[str]], relations: list[str], labels: list[str])
         closed_above = at < len(parts) - 1 and relations[-1] == "<="
         if len(parts) == 2 or at == 1:
             brackets = ("[" if closed_below else "(") + ("]" if closed_above else ")")
-            return Node("group", (below, above), name=brackets)
+            return Node("label", (Node("group", (below, above), name=brackets),), name=labels[at])
     return Node("rel", tuple(_value(p) for p in parts), name=" ".join(relations))
+
+
+_FLIPPED: Final = {">": "<", ">=": "<="}
+
+
+def _is_variable(tokens: Sequence[str]) -> bool:
+    """Whether a side is a single variable, perhaps with a subscript."""
+    name = tokens[0]
+    greek = name.startswith("\\") and name in ("\\theta", "\\alpha", "\\beta", "\\lambda")
+    return (greek or (len(name) == 1 and name.isalpha())) and (len(tokens) == 1 or tokens[1] == "_")
+
+
+def _is_modulus(tokens: Sequence[str]) -> bool:
+    return len(tokens) == 3 and tokens[0] == tokens[2] == "|" and _is_variable(tokens[1:2])
+
+
+def _without_point(point: Node) -> Node:
+    """Return the real numbers without one."""
+    below = Node("group", (make("neg", INFINITY), point), name="()")
+    return Node("union", (below, Node("group", (point, INFINITY), name="()")))
 
 
 def is_label(tokens: Sequence[str]) -> bool:
     """Tell whether the left side of ``x=5`` only names the value: ``f(x)``, ``|AB|``, ``x_1``, ``Area``."""
     depth = 0
     letters = False
+    tokens = re.sub(r"(?<=[A-Za-z]) \^ \{ - 1 \} (?=\()", " ", " ".join(tokens)).split()
     for index, token in enumerate(tokens):
         previous = tokens[index - 1] if index else ""
         if token in ("(", "{"):
@@ -167,10 +258,15 @@ def _value(tokens: Sequence[str]) -> Node:
     """Read a scalar, a tuple or interval, a matrix, or one of the named sets."""
     if not tokens:
         raise BrokenError("nothing")
-    if list(tokens) == ["\\mathbb", "{", "R", "}"]:
-        return Node("group", (make("neg", INFINITY), INFINITY), name="()")
+    if list(tokens[:4]) == ["\\mathbb", "{", "R", "}"]:
+        if len(tokens) == 4:
+            return _REALS
+        if list(tokens[4:6]) == ["\\setminus", "\\{"] and tokens[-1] == "\\}" and "," not in tokens:
+            return _without_point(_value(tokens[6:-1]))
     if "\\begin" in tokens:
         return _matrix(tokens)
+    if tokens[0] == "\\langle" and tokens[-1] == "\\rangle" and "\\rangle" not in tokens[:-1]:
+        tokens = ["(", *tokens[1:-1], ")"]
     if tokens[0] in ("(", "[") and _closes_at_end(tokens):
         inner = split(tokens[1:-1], frozenset({",", ";"}))
         if len(inner) > 1:
@@ -184,7 +280,8 @@ def _value(tokens: Sequence[str]) -> Node:
         return Node("text", name=tokens[0])
     wordy = any(len(t) > 3 for t in tokens) or all(len(t) > 1 for t in tokens[:2])
     if wordy and all(t.isalpha() for t in tokens):
-        return Node("text", name=" ".join(tokens))
+        words = " ".join(tokens)
+        return _NAMED_SETS.get(words.casefold(), Node("text", name=words))
     return parse_expression(tokens)
 
 
@@ -201,8 +298,8 @@ def _matrix(tokens: Sequence[str]) -> Node:
     """Rows of a ``pmatrix``, ``bmatrix`` or bracketed ``array``, times a scalar that stands before it."""
     text = " ".join(tokens)
     match = re.fullmatch(
-        r"(?P<scale>.*?)(?P<open>[(\[] )?\\begin { (?:[pb]?matrix|array) } (?:{ [clr |]+ } )?(?P<body>.*?) ?"
-        r"\\end { (?:[pb]?matrix|array) }(?P<close> [)\]])?",
+        rf"(?P<scale>.*?)(?P<open>[(\[] )?\\begin {{ {_MATRIX} }} (?:{{ [clr |]+ }} )?(?P<body>.*?) ?"
+        rf"\\end {{ {_MATRIX} }}(?P<close> [)\]])?",
         text,
     )
     if match is None or "\\begin" in match["body"] or bool(match["open"]) != bool(match["close"]):
@@ -216,4 +313,6 @@ def _matrix(tokens: Sequence[str]) -> Node:
     for row in rows:
         cells = [_value(cell) for cell in split(row, frozenset({"&"}))]
         read_rows.append(Node("row", tuple(make("mul", factor, c) if factor else c for c in cells)))
+    if len(read_rows) > 1 and all(len(row.args) == 1 for row in read_rows):  # a column is a vector
+        return Node("group", tuple(row.args[0] for row in read_rows), name="()")
     return Node("matrix", tuple(read_rows))

@@ -21,11 +21,14 @@ _SAME_UNIT: Final = {
     "millimeter": "mm", "millimetre": "mm", "kilometer": "km", "kilometre": "km", "inche": "in",
     "inch": "in", "feet": "ft", "foot": "ft", "yard": "yd", "mile": "mi", "second": "s", "sec": "s",
     "minute": "min", "hour": "h", "hr": "h", "gram": "g", "kilogram": "kg", "liter": "l", "litre": "l",
-    "mile per hour": "mph", "kilometer per hour": "km/h", "kph": "km/h", "unit": "unit",
+    "mile per hour": "mph", "kilometer per hour": "km/h", "kilometre per hour": "km/h", "kph": "km/h",
+    "kmh": "km/h", "meter per second": "m/s", "metre per second": "m/s", "foot per second": "ft/s",
+    "feet per second": "ft/s", "ounce": "oz", "pct.": "%", "day": "day", "unit": "unit", "hrs": "h",
+    "milliliter": "ml", "millilitre": "ml", "milligram": "mg", "lbs": "lb",
 }  # fmt: skip
 _SHORT_UNITS: Final = frozenset({
     "cm", "mm", "km", "ft", "in", "yd", "mi", "kg", "mg", "lb", "lbs", "oz", "ml", "hr", "hrs", "sec",
-    "min", "mph", "kph", "pct", "deg", "pm", "am", "cm/s", "m/s", "km/h", "kmh", "ms",
+    "min", "mph", "kph", "pct", "deg", "pm", "am", "cm/s", "m/s", "km/h", "kmh", "ms", "sq",
 })  # fmt: skip
 _SINGLE_UNITS: Final = frozenset("mgshljnw")
 
@@ -34,13 +37,13 @@ def _canonical_unit(words: str) -> str:
     """``square meters`` -> ``m^2``; ``""`` when the words are no unit."""
     words = " ".join(words.replace(".", "").lower().split())
     parts = words.replace("/", " ").replace("^", " ").split()
-    if not 0 < len(parts) <= 5 or (words != "per cent" and _STOP_WORDS.intersection(parts) - {"per"}):
+    if not 0 < len(parts) <= 5 or (words not in ("per cent", "cent") and _STOP_WORDS & {*parts} - {"per"}):
         return ""
     power = {"square": "^2", "sq": "^2", "cubic": "^3"}.get(parts[0], "")
     if power:
         words = words.split(" ", 1)[1] if " " in words else ""
     words = "%" if words == "per cent" else words
-    singular = words[:-1] if words.endswith("s") and len(words) > 2 else words
+    singular = words[:-1] if words.endswith("s") and len(words) > 2 and "/" not in words else words
     first, slash, rest = singular.partition(" per ")
     if slash:
         singular = f"{first[:-1] if first.endswith('s') else first} per {rest}"
@@ -73,7 +76,8 @@ def wrapped_unit(text: str) -> tuple[str, str]:
     return text[: match.start()], unit + (f"^{power}" if power else "")
 
 
-_CURRENCY: Final = ((r"\$", "usd"), (r"\euro", "eur"), (r"\pound", "gbp"))
+_CURRENCY: Final = ((r"\$", "usd"), (r"\euro", "eur"), (r"\pound", "gbp"), (r"\yen", "jpy"))
+_CURRENCY_WORD: Final = re.compile(r"(?:(usd|eur|gbp)\s*(?=\d)|(?<=\d)\s*(usd|eur|gbp)$)", re.IGNORECASE)
 _TRAILING_WORDS: Final = re.compile(
     r"(?<=[\d})])\s*([A-Za-z][A-Za-z./]*(?:\s+[A-Za-z][A-Za-z./]*){0,5})\s*(\^\s*\{?[23]\}?)?$"
 )
@@ -86,6 +90,9 @@ def plain_unit(text: str) -> tuple[str, str]:
         if sign in text:
             rest = text.replace(sign, " ").strip()
             return (rest, unit) if _VALUE.search(rest) else (text, "")
+    word = _CURRENCY_WORD.search(text)
+    if word is not None and (word.start() == 0 or word.end() == len(text)):
+        return text[: word.start()] + text[word.end() :], (word[1] or word[2]).lower()
     if re.search(r"\\?%$", text) and _VALUE.search(text):
         return re.sub(r"\s*\\?%$", "", text), "%"
     degrees = re.search(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*([CF]?)$", text)

@@ -23,7 +23,8 @@ import sys
 from importlib import import_module
 from typing import Any, Final, TextIO
 
-from dttrl.answers.equivalence import Verdict, compare
+from dttrl.answers.equivalence import Verdict, compare, exact_leaf
+from dttrl.answers.exact import Node
 
 _KEPT_AS: Final = {
     "int": "Integral", "sum": "Sum", "prod": "Product", "lim": "Limit", "sqrt": "Pow", "frac": "",
@@ -92,10 +93,13 @@ class Judge:
 
     def __init__(self) -> None:
         self.numeric_leaf = import_module("dttrl.answers.numeric").numeric_leaf
+        self.proves_equal = import_module("dttrl.answers.proof").proves_equal
         self.math_verify: Any = None
         with contextlib.suppress(ImportError):
             self.math_verify = import_module("math_verify")
-            self.srepr = import_module("sympy").srepr
+            self.sympy = import_module("sympy")
+            self.safely(r"\sum_{k=1}^3k", "6")  # what is slow only once is done before the first pair
+            self.safely("x!", "(x+1)!")
 
     def safely(self, a: str, b: str) -> tuple[Verdict, bool]:
         """Return the verdict, and whether the process should end afterwards."""
@@ -107,13 +111,22 @@ class Judge:
             return Verdict.UNKNOWN, False
 
     def verdict(self, a: str, b: str) -> Verdict:
-        """Numbers first, math-verify for what our parser can't read."""
-        found: Verdict | None = compare(a, b, self.numeric_leaf)
+        """Numbers first and then a proof; math-verify for what our parser can't read."""
+        found = compare(a, b, self.leaf)
         if found is not None:
             return found
         if self.math_verify is None or _ALGEBRA_REFUSED.search(a + " " + b):
             return Verdict.UNKNOWN
         return self._by_algebra(_without_unit(a), _without_unit(b))
+
+    def leaf(self, a: Node, b: Node) -> Verdict | None:
+        """Decide two scalars: numbers may say NO, YES needs a proof."""
+        found: Verdict | None = exact_leaf(a, b)
+        if found is None:
+            found = self.numeric_leaf(a, b)
+            if found is Verdict.YES and not self.proves_equal(a, b):
+                return Verdict.UNKNOWN
+        return found
 
     def _by_algebra(self, a: str, b: str) -> Verdict:
         first, second = self._parse(a), self._parse(b)
@@ -123,10 +136,19 @@ class Judge:
             self.math_verify.verify([x], [y], timeout_seconds=None, raise_on_error=True)
             for x, y in ((first, second), (second, first))
         ]
-        if not any(agreed):
-            return Verdict.NO
         kept = self._kept_all(a, first) and self._kept_all(b, second)
-        return Verdict.YES if all(agreed) and kept else Verdict.UNKNOWN
+        if not any(agreed):
+            unevaluated = re.search(r"Sum|Integral|Product|Limit", self.sympy.srepr([first, second]))
+            return Verdict.YES if unevaluated and kept and self._exactly(first, second) else Verdict.NO
+        return Verdict.YES if all(agreed) and kept and self._exactly(first, second) else Verdict.UNKNOWN
+
+    def _exactly(self, first: Any, second: Any) -> bool:
+        """Whether sympy reduces the difference to zero: math-verify also accepts equal decimals."""
+        if first == second:
+            return True
+        if not (isinstance(first, self.sympy.Expr) and isinstance(second, self.sympy.Expr)):
+            return bool(first.doit() == second.doit())
+        return bool(self.sympy.simplify((first - second).doit()) == 0)
 
     def _parse(self, text: str) -> Any:
         """Math-verify's reading as a sympy object, without its fall-back to strings and to ``parse_expr``."""
@@ -140,8 +162,8 @@ class Judge:
 
     def _kept_all(self, text: str, parsed: Any) -> bool:
         """Tell whether the reading holds every integer, letter and command; decimals are never trusted."""
-        shown = self.srepr(parsed)
-        if re.search(r"\d\.\d|\.\d", text) or re.search(r"[^ -~]", text):
+        shown = self.sympy.srepr(parsed)
+        if re.search(r"\d\.\d|\.\d", text) or re.search(r"[^ -~]|['\"`@#$%&:;?~]", text):
             return False
         digits = set(re.findall(r"\d+", shown))
         if not all(str(int(run)) in digits for run in re.findall(r"\d+", text)):

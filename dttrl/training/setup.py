@@ -87,10 +87,9 @@ class Workbench:
         return score_question(
             rollouts,
             gold=question.answer,
-            grader=self.grader,
+            grader=self.grader.for_source(question.source, question.id),
             region=Region.parse(config.region),
             measure=config.measure,
-            kind=config.kind,
             last_number=config.last_number,
         )
 

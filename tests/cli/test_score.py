@@ -88,3 +88,49 @@ def test_a_bad_region_is_one_line(rollouts: Path, tmp_path: Path, capsys: pytest
     assert error.startswith("dttrl: error: ")
     assert error.count("\n") == 1
     assert "last-step" in error
+
+
+def test_what_was_decided_how_is_reported(
+    rollouts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "scored.parquet"
+    assert main(["score", str(rollouts), "-o", str(output)]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"classes of several spellings +1", text)
+    assert re.search(r"not decided.* +0", text)
+    assert re.search(r"workers killed +0", text)
+    assert re.search(r"a +4 +4\.0", text)  # the example
+
+
+def test_a_question_is_explained(rollouts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "scored.parquet"
+    command = ["score", str(rollouts), "-o", str(output), "--explain", "a"]
+    assert main(command) == 0
+    assert "both are the number 4" in capsys.readouterr().out
+    assert main([*command, "--json", "--quiet", "--overwrite"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [(e["a"], e["b"], e["verdict"]) for e in result["explained"]] == [("4", "4.0", "yes")]
+    assert result["examples"] == [{"query_id": "a", "spellings": ["4", "4.0"]}]
+    assert main([*command[:-1], "nothing", "--overwrite"]) == 2
+    assert "has no question of that id" in capsys.readouterr().err
+
+
+def test_the_kind_follows_the_source(tmp_path: Path) -> None:
+    questions = {
+        "q1": Question("q1", "?", answer="204", source="aime2024"),
+        "q2": Question("q2", "?", answer="C", source="gpqa_diamond"),
+        "q3": Question("q3", "?", answer="1200", source="amc"),
+    }
+    texts = {"q1": r"\boxed{1200}", "q2": "The answer is (C).", "q3": r"\boxed{1200}"}
+    empty = np.zeros(0, dtype=np.int32)
+    values = np.zeros(0, dtype=np.float32)
+    made = [Rollout(q, 0, text, "stop", empty, empty, values, values, values) for q, text in texts.items()]
+    path, output = tmp_path / "rollouts.parquet", tmp_path / "scored.parquet"
+    table = rollouts_to_table(made, questions, keep_tokens=False)
+    write_table(path, table, ROLLOUTS, metadata={"model": "m"})
+    assert main(["score", str(path), "-o", str(output), "-q"]) == 0
+    assert read_table(output, ROLLOUTS)["answer"].to_pylist() == [None, "C", "1200"]
+    assert read_metadata(output)["answer_kind"] == "auto"
+    assert main(["score", str(path), "-o", str(output), "-q", "--overwrite", "--kind", "math"]) == 0
+    assert read_table(output, ROLLOUTS)["answer"].to_pylist() == ["1200", "(C)", "1200"]
+    assert main(["score", str(path), "-o", str(output), "-q", "--overwrite", "--kind", "maths"]) == 2

@@ -54,7 +54,7 @@ def computed() -> list[tuple[list[ScoredQuestion], TrainingSignal]]:
             for question in step["questions"]:
                 name = question["query_id"]
                 rollouts = [make_rollout(name, j, given) for j, given in enumerate(question["rollouts"])]
-                scored.append(score_question(rollouts, gold=None, grader=grader, kind="integer"))
+                scored.append(score_question(rollouts, gold=None, grader=grader))
             batch = ScoredBatch(
                 step["step"],
                 np.stack([question.class_G for question in scored]),

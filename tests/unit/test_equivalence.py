@@ -155,7 +155,7 @@ def test_an_empty_answer_equals_nothing(junk: str) -> None:
     ("a", "b"),
     [
         (r"\sqrt{8}", r"2\sqrt2"),
-        ("20\\pi", "20"),
+        ("20\\pi i", "20i"),
         ("(x+1)^2", "x^2+2x+1"),
         (r"\int_0^1 x dx", r"\frac12"),
         ("2x+4y-3=0", r"y=-\frac12x+\frac34"),

@@ -31,9 +31,11 @@ COMPLETIONS = SHARED / "data" / "grading" / "extraction.jsonl"
         ("\\boxed{\n160\n\n}", "160"),
         (r"$\boxed{\,58,\!500\,}$", r"\,58,\!500\,"),
         (r"\\boxed{004}", "004"),
-        # a mention without a value, or a group that never closes, gives way to an earlier complete box
+        # a mention without a value gives way to an earlier box; a box that is cut off was the final answer
         (r"It is \boxed{7}. I put it in \boxed form later.", "7"),
-        (r"It is \boxed{7}. So \boxed{\frac{1}{2}", "7"),
+        (r"It is \boxed{7}. So \boxed{\frac{1}{2}", None),
+        (r"The answer is 7. So \boxed{\frac{1}{2", None),
+        (r"So \boxed{\frac{1}{2}. In full, \boxed{5}.", "5"),
         (r"It is \boxed{7}. Then \boxed{}.", "7"),
         (r"\boxed{\frac{17}{", None),
         ("<think>maybe \\boxed{4}</think> it is \\boxed{-4}", "-4"),
@@ -107,7 +109,7 @@ def test_choices(text: str, answer: str | None) -> None:
         (r"\boxed{073}", "73"),
         (r"\boxed{000}", "0"),
         (r"\boxed{\frac{146}{2}}", "73"),
-        (r"\boxed{m+n=73}", None),
+        (r"\boxed{m+n=73}", "73"),
         (r"\boxed{x = 73}", "73"),
         (r"\boxed{1000}", None),
         (r"\boxed{-3}", None),
@@ -164,7 +166,7 @@ def test_hostile_text_is_linear_and_harmless(text: str, kind: AnswerKind) -> Non
 
 @pytest.mark.skipif(not COMPLETIONS.exists(), reason="the grading data are not here")
 def test_completions_of_the_data_set() -> None:
-    """All but e019, which wants nothing where an intermediate box is followed by a cut-off one."""
+    """Everything that is not doubtful; the texts were read while the rules were written."""
     wrong = []
     rows = [json.loads(line) for line in COMPLETIONS.read_text(encoding="utf-8").splitlines()]
     with Grader(use_algebra=False) as grader:
@@ -178,4 +180,22 @@ def test_completions_of_the_data_set() -> None:
                 same and any(grader.equal(answer or "", e) is Verdict.YES for e in expected)
             ):
                 wrong.append(row["id"])
-    assert wrong == ["e019"]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "answer"),
+    [
+        (r"\framebox{5}", "math", "5"),
+        ("Final Answer\n\n42", "math", "42"),
+        ("The answer is approximately 3.5.", "math", "3.5"),
+        (r"\boxed{m+n=73}", "integer", "73"),
+        ("The answer is $m+n=73$.", "integer", "73"),
+        (r"\boxed{m+n=1073}", "integer", None),
+        ("Correct choice: C", "choice", "C"),
+        ("So the answer is A or B", "choice", None),
+        ("The answer is not A but B.", "choice", None),
+    ],
+)
+def test_more_ways_to_say_it(text: str, kind: AnswerKind, answer: str | None) -> None:
+    assert extract(text, kind=kind).answer == answer

@@ -49,7 +49,6 @@ def grader() -> Iterator[Grader]:
         # known false positives of graders that drop what they can't read, or round
         ("3*x-1*y+13=0", "3x + 4y + 14=0", NO),
         ("$4$", r"$4\sqrt(2)$", NO),
-        ("f(x)=0", r"\forall x>0, f(x)=0", NO),
         (r"\sqrt{x^2}", "x", NO),
         (r"\sqrt2", "1.41421356", NO),
         (r"\frac{2^{2005}+1}{3 \cdot 2^{2006}}", r"\frac{1}{3 \cdot 2^{2006}}", NO),
@@ -76,6 +75,7 @@ def test_algebra(grader: Grader, a: str, b: str, expected: Verdict) -> None:
         ("(3000!)^2+1", "(3000!)^2"),
         (r"\lfloor x\rfloor", r"\lceil x\rceil-1"),
         (r"A\cap B", r"A\cup B"),
+        ("f(x)=0", r"\forall x>0, f(x)=0"),
         ("__import__('os').system('true')+x^2", "x+1"),
     ],
 )
@@ -100,7 +100,7 @@ def test_cache_is_symmetric_and_counted_once() -> None:
             assert grader.equal("0.5", "1/2") is YES
             assert grader.equal(r"\sqrt8", r"2\sqrt2") is UNKNOWN
         assert grader.counters == {
-            "pairs": 2, "string": 0, "exact": 1, "algebra": 0, "unknown": 1, "killed": 0,
+            "pairs": 2, "string": 0, "exact": 1, "algebra": 0, "custom": 0, "unknown": 1, "killed": 0,
         }  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def test_the_worker_limits_its_own_memory() -> None:
         "from dttrl.answers import worker\nworker._limit('RLIMIT_AS', 700 * 2**20)\n"
         "judge = worker.Judge()\n"
         "judge.numeric_leaf = lambda a, b: bytearray(2**31)\n"
-        "print(judge.safely('\\\\sqrt{8}', '2x'))\n"
+        "print(judge.safely('\\\\sqrt{8}', '2\\\\sqrt{2}'))\n"
     )
     root = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(

@@ -1,0 +1,44 @@
+"""Commands that take rollouts also take the files of other tools: recognised, and imported on the way."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dttrl_cli.console import Console
+
+
+def accepts_foreign(parameter: str, *, scored: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator for a command whose ``parameter`` holds rollout files.
+
+    Files of another tool's format are replaced by an imported copy (and, with ``scored``, a scored one) in a
+    temporary folder, which goes when the command ends. What was recognised is said on stderr.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def wrapped(**arguments: Any) -> None:
+            files: list[Path] | None = arguments[parameter]
+            if not files:
+                command(**arguments)
+                return
+            from dttrl.interop.acceptance import accept
+
+            console = Console(quiet=arguments["quiet"], json_output=arguments["json_output"])
+            with tempfile.TemporaryDirectory(prefix="dttrl-import-") as folder:
+                accepted = accept(files, Path(folder), scored=scored, kind=arguments.get("kind"))
+                for text in accepted.notes:
+                    console.note(f"dttrl: {text}")
+                command(**{**arguments, parameter: accepted.paths})
+
+        wrapped.__name__ = command.__name__
+        wrapped.__doc__ = command.__doc__
+        wrapped.__module__ = command.__module__
+        signature = inspect.signature(command, eval_str=True)
+        wrapped.__signature__ = signature  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        return wrapped
+
+    return decorate

@@ -1,0 +1,90 @@
+"""Files of other tools given straight to a command: recognised, imported, scored where needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dttrl.answers.grading import Grader
+from dttrl.answers.kinds import AUTO
+from dttrl.confidence import Measure
+from dttrl.interop.importing import import_files
+from dttrl.interop.registry import Format, recognise
+from dttrl.interop.sources import is_parquet, parquet_fields
+from dttrl.scoring import score_files
+
+
+@dataclass
+class Accepted:
+    """Rollout files of ours that stand for what was given, and what is to be said about it."""
+
+    paths: list[Path]
+    notes: list[str] = field(default_factory=list)
+
+
+def foreign_format(path: Path) -> Format | None:
+    """Return the format of another tool's file or folder; None for ours and for what nobody knows.
+
+    A folder is judged by its first file that is ours or is recognised.
+    """
+    if not path.is_dir():
+        return None if _ours(path) else recognise(path)
+    if (path / "rollouts").is_dir():
+        return None
+    for file in sorted(path.iterdir()):
+        if file.is_file() and not file.name.startswith("."):
+            if _ours(file):
+                return None
+            entry = recognise(file)
+            if entry is not None:
+                return entry
+    return None
+
+
+def _ours(path: Path) -> bool:
+    return is_parquet(path) and {"query_id", "sample_id"} <= set(parquet_fields(path))
+
+
+def accept(
+    paths: Sequence[Path],
+    folder: Path,
+    *,
+    scored: bool,
+    kind: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Accepted:
+    """Import other tools' files among ``paths`` into ``folder``; ours stay as they are.
+
+    Files of one format become one. With ``scored`` they are also scored (last step; by log-probability where
+    there are no top entries) unless they hold answers and no token statistics. Raises InputError as the
+    import does.
+    """
+    formats = {path: foreign_format(path) for path in paths}
+    accepted = Accepted([path for path in paths if formats[path] is None])
+    for entry in dict.fromkeys(entry for entry in formats.values() if entry is not None):
+        given = [path for path in paths if formats[path] is entry]
+        target = folder / f"{entry.name}.parquet"
+        summary = import_files(entry, given, target, progress=progress)
+        shown = f"{given[0]}" + (f" and {len(given) - 1} more" if len(given) > 1 else "")
+        accepted.notes.append(f"{shown}: read as {entry.name}; {summary.possible}")
+        accepted.notes += summary.notes
+        measure = _measure(summary.entries)
+        if scored and "text" in summary.columns and ("answer" not in summary.columns or measure is not None):
+            target = folder / f"{entry.name}-scored.parquet"
+            with Grader(kind=kind or AUTO) as grader:
+                score_files(
+                    [folder / f"{entry.name}.parquet"],
+                    target,
+                    grader=grader,
+                    measure=measure or "topk",
+                )
+        accepted.paths.append(target)
+    return accepted
+
+
+def _measure(entries: dict[str, int]) -> Measure | None:
+    """Return the measure that the token statistics allow, None without any."""
+    if entries.get("token_confidence"):
+        return "topk"
+    return "perplexity" if entries.get("token_logprob") else None

@@ -1,0 +1,213 @@
+"""inspect_ai logs: ``.eval`` (a zip with a JSON file a sample) and ``.json`` (one document).
+
+A sample has ``id, epoch, input, target, output, scores``; its repeats are the epochs, and each choice of the
+output is a rollout. With ``logprobs`` in the choices the tokens get confidence, log-probability and offsets.
+A ``.eval`` is read a sample at a time; a ``.json`` log must be parsed whole.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dttrl.errors import InputError
+from dttrl.interop.openai_chat import apply, statistics_of
+from dttrl.interop.records import (
+    Findings,
+    Place,
+    ReadOptions,
+    Record,
+    chat_text,
+    finish,
+    label,
+    label_field,
+    list_field,
+    lookup,
+    no_score,
+    number_field,
+    object_field,
+    require,
+    shown,
+    text_field,
+    whole_field,
+)
+from dttrl.interop.sources import head, parse_object
+from dttrl.validation import one_line
+
+MAX_SAMPLE_BYTES = 2**30
+"""Longest JSON file of one sample that is unpacked."""
+_VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
+
+
+def recognise(path: Path) -> bool:
+    """Whether a file is a zip with ``header.json`` or ``_journal/``, or JSON that begins as a log does."""
+    start = head(path)
+    if start[:2] == b"PK":
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return any(n == "header.json" or n.startswith("_journal/") for n in archive.namelist())
+        except (zipfile.BadZipFile, OSError, NotImplementedError):
+            return path.suffix == ".eval"
+    begin = start[:2048]
+    return (
+        begin.lstrip()[:1] == b"{" and b'"version"' in begin and b'"eval"' in start and b'"status"' in begin
+    )
+
+
+def read(path: Path, options: ReadOptions, findings: Findings) -> Iterator[Record]:
+    """Yield the choices of each sample; samples that ended with an error are counted and passed over."""
+    archived = head(path, 2) == b"PK"
+    samples = _archive(path) if archived else _document(path)
+    header = next(samples)[1]
+    task = label_field(header, "eval.task", Place(path, 0, "header"))
+    model = label_field(header, "eval.model", Place(path, 0, "header"))
+    for place, sample in samples:
+        if not lookup(sample, "output.choices"):
+            why = "that ended with an error" if sample.get("error") else "without output"
+            findings.remarks[f"{path.name}: samples {why} were passed over"] += 1
+            continue
+        yield from _sample(sample, task, model, place, options, findings)
+
+
+def _document(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    try:
+        log = parse_object(path.read_bytes(), path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    yield Place(path, 0, "header"), log
+    samples = log.get("samples")
+    if not isinstance(samples, list):
+        raise InputError(f"{path}: no list 'samples'; was the log written without its samples?")
+    for number, sample in enumerate(samples):
+        place = Place(path, number, "sample")
+        if not isinstance(sample, dict):
+            raise InputError(f"{place}: expected an object")
+        yield place, sample
+
+
+def _archive(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            first = next((n for n in ("header.json", "_journal/start.json") if n in names), None)
+            if first is None:
+                raise InputError(f"{path}: no header.json in this zip, so it is no log of inspect_ai")
+            yield Place(path, 0, "header"), _member(archive, first, path)
+            samples = sorted(n for n in names if n.startswith("samples/") and n.endswith(".json"))
+            for number, name in enumerate(samples):
+                yield Place(path, number, "sample"), _member(archive, name, path)
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{path}: damaged zip, copy the log again ({one_line(error)})") from error
+    except (OSError, EOFError, RuntimeError) as error:
+        raise InputError(f"{path}: cannot be read ({one_line(error)})") from error
+
+
+def _member(archive: zipfile.ZipFile, name: str, path: Path) -> dict[str, Any]:
+    try:
+        with archive.open(name) as file:
+            # The size in the directory is only a claim: read no more than the limit.
+            data = file.read(MAX_SAMPLE_BYTES + 1)
+    except NotImplementedError as error:
+        raise InputError(
+            f"{path}: {name} has a compression that Python cannot read; convert the log to JSON"
+            " with `inspect log convert --to json`"
+        ) from error
+    except zlib.error as error:
+        raise InputError(f"{path}: {name} is damaged ({one_line(error)})") from error
+    if len(data) > MAX_SAMPLE_BYTES:
+        raise InputError(f"{path}: {name} unpacks to more than {MAX_SAMPLE_BYTES >> 20} MiB")
+    return parse_object(data, Path(f"{path}/{name}"))
+
+
+def _sample(
+    sample: dict[str, Any],
+    task: str | None,
+    model: str | None,
+    place: Place,
+    options: ReadOptions,
+    findings: Findings,
+) -> Iterator[Record]:
+    scores = sample.get("scores")
+    scores = scores if isinstance(scores, dict) else {}
+    findings.scores.update({name: None for name, score in scores.items() if _value(score) is not None})
+    epoch = whole_field(sample, "epoch", place) or 1
+    identity = label(require(sample, "id", place), "id", place)
+    choices = list_field(sample, "output.choices", place)
+    for index, choice in enumerate(choices):
+        if not isinstance(choice, dict):
+            raise InputError(f"{place}: field 'output.choices.{index}' is not an object")
+        content = object_field(choice, "message", place).get("content")
+        text = _resolved(_message(content, place), sample, place)
+        record = Record(
+            place,
+            str(identity),
+            sample=(epoch - 1) * 1000 + index,
+            source=task,
+            prompt=_resolved(chat_text(require(sample, "input", place), "input", place), sample, place),
+            gold=_gold(sample.get("target"), place),
+            finish_reason=finish(choice.get("stop_reason")),
+            model=label_field(sample, "output.model", place) or model,
+        )
+        apply(record, text, statistics_of(choice.get("logprobs"), text, place, options, findings))
+        if len(choices) == 1:
+            record.answer = _answer(scores, options.score, text)
+        if options.score is not None:
+            record.confidence = _score(scores, options.score, len(choices), place)
+        yield record
+
+
+def _message(content: Any, place: Place) -> str:
+    """Return the text of a message; reasoning goes before it, between the usual marks."""
+    if not isinstance(content, list):
+        return "" if content is None else chat_text(content, "output.choices.message.content", place)
+    parts = []
+    for part in content:
+        if isinstance(part, dict) and part.get("type") == "reasoning":
+            parts.append(f"<think>\n{part.get('reasoning') or ''}\n</think>\n\n")
+        else:
+            parts.append(chat_text(part, "output.choices.message.content", place))
+    return "".join(parts)
+
+
+def _resolved(text: str, sample: dict[str, Any], place: Place) -> str:
+    """Put back a text that the log keeps once under ``attachments``."""
+    if not text.startswith("attachment://"):
+        return text
+    return text_field(sample, f"attachments.{text.removeprefix('attachment://')}", place)
+
+
+def _gold(target: Any, place: Place) -> str | None:
+    """Return the target; of several, the first."""
+    if isinstance(target, list):
+        target = target[0] if target else None
+    return label(target, "target", place)
+
+
+def _value(score: Any) -> float | None:
+    value = score.get("value") if isinstance(score, dict) else None
+    if isinstance(value, str):
+        return _VALUES.get(value)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _answer(scores: dict[str, Any], chosen: str | None, text: str) -> str | None:
+    """Return what a scorer took for the answer; a scorer that took the whole text took none."""
+    for name, score in scores.items():
+        answer = score.get("answer") if isinstance(score, dict) and chosen in (None, name) else None
+        if isinstance(answer, str) and answer.strip() and answer.strip() != text.strip():
+            return answer.strip()
+    return None
+
+
+def _score(scores: dict[str, Any], name: str, count: int, place: Place) -> float | None:
+    if name not in scores:
+        raise no_score(name, place, list(scores))
+    if count > 1:
+        raise InputError(f"{place}: score {name!r} is one value for {count} choices; leave out --score")
+    value = _value(scores[name])
+    if value is None:
+        raise InputError(f"{place}: score {name!r} is {shown(scores[name])}, expected a number or C, I, P, N")
+    return number_field({name: value}, name, place)
