@@ -1,4 +1,4 @@
-"""Claim: votes on 1 M rollouts stream, within 3 times of reading their columns, answer comparison apart.
+"""Claim: votes on 1 M rollouts stream, in about three times the time of reading their columns.
 
 15,625 questions x 64 scored rollouts are generated. Reading is pyarrow's ``iter_batches`` over the columns
 that a vote needs; voting is ``vote_files`` with sc and no output. Comparing answers (here: gold with the

@@ -205,17 +205,25 @@ def vote_files(
     if "answer_class" not in files.column_names and classes == "equivalent":
         ballot.summary.notes.append("no column answer_class: answers are compared and classed on the way")
     metadata = {**files.metadata, "methods": [m.method for m in ballot.summary.methods], "classes": classes}
-    with open_votes(output, metadata, overwrite=overwrite) as sink:
+    with open_votes(files, output, metadata, overwrite=overwrite) as sink:
         for table in _iter_votes(files, ballot, grader, classes, confidence, progress):
             if sink is not None:
                 sink.write(table)
     return ballot.summary
 
 
-def open_votes(output: Path | None, metadata: Mapping[str, Any], *, overwrite: bool) -> Any:
-    """Return a writer of VOTES as a context manager; one of nothing where there is no output."""
+def open_votes(
+    files: RolloutFiles, output: Path | None, metadata: Mapping[str, Any], *, overwrite: bool
+) -> Any:
+    """Return a writer of VOTES as a context manager; one of nothing where there is no output.
+
+    Raises InputError for an output that is one of the files voted on, or no Parquet file.
+    """
     if output is None:
         return nullcontext()
+    if output.suffix != ".parquet":
+        raise InputError(f"{output}: votes are written as Parquet; name a file that ends in .parquet")
+    files.check_output(output)
     return TableWriter(output, VOTES.fields, metadata=metadata, overwrite=overwrite)
 
 

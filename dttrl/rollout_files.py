@@ -150,15 +150,16 @@ class RolloutFiles:
             if name not in self.schema.names:
                 raise InputError(missing_column(self.paths[0], name, ROLLOUTS, self.column_names))
 
-    def check_output(self, output: Path) -> None:
+    def check_output(self, output: Path, *, keeps_rows: bool = False) -> None:
         """Raise InputError when writing ``output`` would damage the input.
 
-        Replacing the only input file is clean. Replacing one of several would leave its rows twice, and a
-        new file in an input folder would be read as one more part.
+        Replacing an input destroys it; only the single input of a command whose output ``keeps_rows`` (and
+        adds to them) may be replaced. A new file in an input folder would be read as one more part.
         """
         target = output.resolve()
-        if len(self.paths) > 1 and target in [path.resolve() for path in self.paths]:
-            raise InputError(f"{output}: is one of {len(self.paths)} input files; write to another file")
+        inputs = [path.resolve() for path in self.paths]
+        if target in inputs and not (keeps_rows and len(inputs) == 1):
+            raise InputError(f"{output}: is one of the input files; write to another file")
         if target.parent in self._folders:
             raise InputError(f"{output}: would become a part of the input folder; write elsewhere")
 

@@ -7,7 +7,7 @@ is gold's own. Axis letters: R questions, N rollouts of each, C answer classes o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -25,6 +25,8 @@ BLOCK_ROWS = 2**16
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
+GraderOf = Callable[[int], Grader]
+"""The grader of a question by its number; asked only where answers must be compared."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,12 @@ def read_blocks(
     still compared by the grader. ``confidence`` names the column to use. Raises :class:`InputError` for
     questions with several gold answers or with classes that contradict the answers.
     """
-    wanted = ("answer", "answer_class", "gold", confidence)
+    wanted = ("answer", "answer_class", "gold", "source", confidence)
     columns = [name for name in wanted if name in files.column_names]
     for block in files.blocks(columns, rows=rows):
         answers = _Answers.of(block.table)
-        class_P = _classes(block, answers, grader, classes)
+        grader_of = _grader_of(block, grader)
+        class_P = _classes(block, answers, grader_of, classes)
         golds = _golds(block)
         value_P = np.full(len(block.table), np.nan)
         if confidence in block.table.column_names:
@@ -123,7 +126,7 @@ def read_blocks(
                 class_P[part],
                 value_P[part],
                 golds[first:last],
-                grader,
+                grader_of,
                 classes,
             )
 
@@ -144,7 +147,7 @@ class _Answers:
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         texts = encoded.dictionary.to_pylist()
-        words = list(dict.fromkeys(text.strip() for text in texts))
+        words = list(dict.fromkeys(map(str.strip, texts)))
         # The last entry stands for a missing answer.
         given_of = np.array([*map(bool, texts), False])
         index_P = pc.fill_null(encoded.indices, len(texts)).to_numpy(zero_copy_only=False)
@@ -197,7 +200,18 @@ def _golds(block: RolloutBlock) -> list[str | None]:
     return [texts[index] or None for index in index_P[first_Q].tolist()]
 
 
-def _classes(block: RolloutBlock, answers: _Answers, grader: Grader, classes: Classes) -> IntArray:
+def _grader_of(block: RolloutBlock, grader: Grader) -> GraderOf:
+    """Return what gives a question's grader: that of its source, where the kind of answer is chosen by it."""
+    sources = block.table.column("source") if "source" in block.table.column_names else None
+
+    def of(q: int) -> Grader:
+        source = None if sources is None else sources[int(block.start_Q[q])].as_py()
+        return grader.for_source(source, block.query_id[q])
+
+    return of
+
+
+def _classes(block: RolloutBlock, answers: _Answers, grader_of: GraderOf, classes: Classes) -> IntArray:
     """Class numbers as the file has them, or by comparison, question by question; not yet dense."""
     word_P = np.where(answers.given_P, answers.word_P, -1)
     if classes == "raw":
@@ -226,7 +240,7 @@ def _classes(block: RolloutBlock, answers: _Answers, grader: Grader, classes: Cl
         order = np.argsort(first)  # classes are numbered in order of first appearance
         texts = [answers.words[word] if word >= 0 else None for word in distinct[order].tolist()]
         number = np.empty(len(distinct), dtype=np.int32)
-        number[order] = grader.classes(texts)
+        number[order] = grader_of(q).classes(texts)
         result_P[part] = number[inverse.ravel()]
     return result_P
 
@@ -238,7 +252,7 @@ def _scored(
     class_P: IntArray,
     confidence_P: NDArray[np.float64],
     golds: list[str | None],
-    grader: Grader,
+    grader_of: GraderOf,
     classes: Classes,
 ) -> ScoredBlock:
     ids = block.query_id[questions]
@@ -253,7 +267,7 @@ def _scored(
         class_RN=class_RN,
         confidence_RN=confidence_P.reshape(shape),
         word_RC=word_RC,
-        right_RC=_right(word_RC, golds, answers.words, grader, classes),
+        right_RC=_right(word_RC, golds, answers.words, lambda r: grader_of(questions.start + r), classes),
         words=answers.words,
     )
 
@@ -301,10 +315,14 @@ def _shared(opens: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _right(
-    word_RC: IntArray, golds: Sequence[str | None], words: list[str], grader: Grader, classes: Classes
+    word_RC: IntArray,
+    golds: Sequence[str | None],
+    words: list[str],
+    grader_of: GraderOf,
+    classes: Classes,
 ) -> NDArray[np.bool_]:
     """Which classes equal gold: one at most, but for raw strings, several of which may be right."""
-    index = {word: number for number, word in enumerate(words)}
+    index = dict(zip(words, range(len(words)), strict=True))
     gold_R = np.array([-2 if gold is None else index.get(gold.strip(), -2) for gold in golds], dtype=np.int64)
     right_RC: NDArray[np.bool_] = word_RC == gold_R[:, None]
     found_R = right_RC.any(axis=1) if classes == "equivalent" else np.zeros(len(golds), dtype=bool)
@@ -314,9 +332,9 @@ def _right(
             continue
         spellings = [words[word] for word in word_RC[r].tolist() if word >= 0]
         if classes == "equivalent":
-            match = grader.match(gold, spellings)
+            match = grader_of(r).match(gold, spellings)
             if match >= 0:
                 right_RC[r, match] = True
         else:
-            right_RC[r, : len(spellings)] = [grader.match(gold, [text]) == 0 for text in spellings]
+            right_RC[r, : len(spellings)] = [grader_of(r).match(gold, [text]) == 0 for text in spellings]
     return right_RC

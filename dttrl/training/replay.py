@@ -131,7 +131,7 @@ def replay_run(
     written = _written(run)
     replayed = Replayed(config.method) if itself is not None and written else None
     metadata = {**files.metadata, "methods": [one.name for one in standing], "run": str(run)}
-    with open_votes(output, metadata, overwrite=overwrite) as sink:
+    with open_votes(files, output, metadata, overwrite=overwrite) as sink:
         for block in _steps(files, grader, written):
             table = ballot.vote(block)
             if sink is not None:

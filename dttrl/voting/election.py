@@ -106,11 +106,17 @@ def voters_or_all(class_RN: IntArray, confidence_RN: FloatArray) -> FloatArray:
     return np.where(blind_R, 1.0, confidence_RN)
 
 
-def summarize(class_RN: IntArray, confidence_RN: FloatArray, result: Tally) -> Vote:
-    """Complete a :class:`Tally` with the counts over all N rollouts that every strategy reports."""
+def summarize(
+    class_RN: IntArray, confidence_RN: FloatArray, result: Tally, *, is_majority: bool = False
+) -> Vote:
+    """Complete a :class:`Tally` with the counts over all N rollouts that every strategy reports.
+
+    ``is_majority`` says that the tally is the count of heads over all rollouts, which is not made again.
+    """
     n_rollouts = class_RN.shape[1]
     valid_RN = class_RN >= 0
-    majority = tally(class_RN, None, confidence_RN, valid_RN).winner_R
+    heads = result if is_majority else tally(class_RN, None, confidence_RN, valid_RN)
+    majority = heads.winner_R
     n_votes_R = ((class_RN == result.winner_R[:, None]) & valid_RN).sum(axis=1).astype(np.int32)
     n_majority_R = ((class_RN == majority[:, None]) & valid_RN).sum(axis=1)
     share = 1.0 / max(n_rollouts, 1)
@@ -132,6 +138,8 @@ class _Ballots(NamedTuple):
     cell_RN: NDArray[np.int64]
     n_elections: int
     n_classes: int
+    by_row: bool
+    """Whether each row is an election."""
 
     def sums(self, value_RN: FloatArray | None) -> FloatArray:
         """Sum by election and class, (elections, C); None counts."""
@@ -150,7 +158,8 @@ def _file(
     n_classes = int(class_RN.max(initial=-1)) + 1
     rows = np.arange(len(class_RN))[:, None] if election_RN is None else election_RN
     cell_RN = rows * (n_classes + 1) + np.where(voter_RN, class_RN, n_classes)
-    return _Ballots(cell_RN, len(class_RN) if n_elections is None else n_elections, n_classes)
+    size = len(class_RN) if n_elections is None else n_elections
+    return _Ballots(cell_RN, size, n_classes, by_row=election_RN is None)
 
 
 def _break_ties(
@@ -158,11 +167,17 @@ def _break_ties(
 ) -> NDArray[np.intp]:
     """Winners of the elections ``elections_T``: largest summed confidence, then lowest first position."""
     width = ballots.n_classes + 1
-    place = np.full(ballots.n_elections, -1)
-    place[elections_T] = np.arange(len(elections_T))
-    election_RN, class_RN = np.divmod(ballots.cell_RN, width)
-    row, position = np.nonzero((place[election_RN] >= 0) & (class_RN < ballots.n_classes))
-    cell_V = place[election_RN[row, position]] * width + class_RN[row, position]
+    if ballots.by_row:
+        class_TN = ballots.cell_RN[elections_T] - elections_T[:, None] * width
+        place_V, position = np.nonzero(class_TN < ballots.n_classes)
+        cell_V = place_V * width + class_TN[place_V, position]
+        row = elections_T[place_V]
+    else:
+        place = np.full(ballots.n_elections, -1)
+        place[elections_T] = np.arange(len(elections_T))
+        election_RN, class_RN = np.divmod(ballots.cell_RN, width)
+        row, position = np.nonzero((place[election_RN] >= 0) & (class_RN < ballots.n_classes))
+        cell_V = place[election_RN[row, position]] * width + class_RN[row, position]
     confidence_V = confidence_RN[row, position] / max(confidence_RN.shape[1], 1)
     known_V = np.isfinite(confidence_V)
     size = len(elections_T) * width

@@ -12,4 +12,5 @@ def elect(class_RN: IntArray, confidence_RN: FloatArray, voter_RN: BoolArray) ->
 
 def majority(class_RN: IntArray, confidence_RN: FloatArray) -> Vote:
     """Vote by plain majority over all rollouts with an answer, whether or not they have a confidence."""
-    return summarize(class_RN, confidence_RN, elect(class_RN, confidence_RN, class_RN >= 0))
+    result = elect(class_RN, confidence_RN, class_RN >= 0)
+    return summarize(class_RN, confidence_RN, result, is_majority=True)

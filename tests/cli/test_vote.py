@@ -180,3 +180,14 @@ def test_steps_have_a_history_of_their_own(tmp_path: Path) -> None:
         values = np.array([row["confidence"] for row in rows if row["step"] == step])
         progressive, history = history.advance(step, values)
         assert means["progressive"][step] == pytest.approx(progressive.mixture.mean_pos, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["scored.parquet", "votes.csv", "-"])
+def test_votes_do_not_replace_rollouts_or_pretend_to_be_csv(
+    scored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    before = scored.read_bytes()
+    assert main(["vote", str(scored), "-o", str(tmp_path / name), "--overwrite"]) == 2
+    assert capsys.readouterr().err.startswith("dttrl: error: ")
+    assert scored.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["scored.parquet"]
