@@ -170,11 +170,16 @@ def fit_mixtures(values_RN: FloatArray) -> Mixtures:
     starts = _quantile_starts(standard_RN[rows])
     present = np.isfinite(standard_RN[rows])
     data, count = np.where(present, standard_RN[rows], 0.0), present.astype(np.float64)
-    for s in range(len(START_QUANTILES) if rows.size else 0):
-        found, likelihood, healthy = maximise_likelihood(data, count, starts[:, s])
-        better = healthy & (likelihood > best_likelihood_R[rows] + 1e-9)
-        best[rows[better]] = found[better]
-        best_likelihood_R[rows[better]] = likelihood[better]
+    n_starts = len(START_QUANTILES)
+    found, likelihood, healthy = maximise_likelihood(
+        data, count, starts.reshape(-1, 5), np.repeat(np.arange(rows.size), n_starts)
+    )
+    found = found.reshape(rows.size, n_starts, 5)
+    likelihood = np.where(healthy, likelihood, -np.inf).reshape(rows.size, n_starts)
+    for s in range(n_starts):
+        better = likelihood[:, s] > best_likelihood_R[rows] + 1e-9
+        best[rows[better]] = found[better, s]
+        best_likelihood_R[rows[better]] = likelihood[better, s]
     degenerate_R = ~np.isfinite(best_likelihood_R)
     low, high, std_low, std_high, weight_low = best.T
     mean_R = np.where(n_R > 0, centre_R, np.nan)

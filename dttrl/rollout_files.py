@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from dttrl.errors import InputError
 from dttrl.schemas import KEY_COLUMNS, ROLLOUTS
@@ -30,6 +31,10 @@ COMPATIBLE_METADATA = (
     "k",
     "logprobs_mode",
     "measure",
+    "region",
+    "answer_kind",
+    "last_number",
+    "template",
 )
 
 _BATCH_BYTES = 8 * 2**20
@@ -49,12 +54,23 @@ class RolloutGroup:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """Consecutive rows of one group within one batch, and where they stand."""
+class RolloutBlock:
+    """The rollouts of Q whole questions that follow each other in the files, sorted by sample_id in each."""
 
     table: pa.Table
+    start_Q: NDArray[np.int64]
+    """Row at which each question starts; (Q + 1,), the last being the number of rows."""
+    step: list[int | None]
+    query_id: list[str]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where consecutive rows come from."""
+
     path: Path
     row: int
+    count: int
 
 
 class RolloutFiles:
@@ -134,15 +150,16 @@ class RolloutFiles:
             if name not in self.schema.names:
                 raise InputError(missing_column(self.paths[0], name, ROLLOUTS, self.column_names))
 
-    def check_output(self, output: Path) -> None:
+    def check_output(self, output: Path, *, keeps_rows: bool = False) -> None:
         """Raise InputError when writing ``output`` would damage the input.
 
-        Replacing the only input file is clean. Replacing one of several would leave its rows twice, and a
-        new file in an input folder would be read as one more part.
+        Replacing an input destroys it; only the single input of a command whose output ``keeps_rows`` (and
+        adds to them) may be replaced. A new file in an input folder would be read as one more part.
         """
         target = output.resolve()
-        if len(self.paths) > 1 and target in [path.resolve() for path in self.paths]:
-            raise InputError(f"{output}: is one of {len(self.paths)} input files; write to another file")
+        inputs = [path.resolve() for path in self.paths]
+        if target in inputs and not (keeps_rows and len(inputs) == 1):
+            raise InputError(f"{output}: is one of the input files; write to another file")
         if target.parent in self._folders:
             raise InputError(f"{output}: would become a part of the input folder; write elsewhere")
 
@@ -159,22 +176,38 @@ class RolloutFiles:
             schema = pa.schema(
                 [field for field in self.schema if field.name in wanted], metadata=self.schema.metadata
             )
+        for block in self._blocks(schema, 1):
+            bounds = zip(block.start_Q[:-1].tolist(), block.start_Q[1:].tolist(), strict=True)
+            for step, query, (start, stop) in zip(block.step, block.query_id, bounds, strict=True):
+                yield RolloutGroup(step, query, block.table.slice(start, stop - start))
+
+    def blocks(self, columns: Sequence[str], *, rows: int = 2**16) -> Iterator[RolloutBlock]:
+        """Yield the rollouts of many questions at a time, about ``rows`` of them; else as :meth:`groups`."""
+        self.require(*columns)
+        wanted = {*KEY_COLUMNS, *columns}
+        fields = [field for field in self.schema if field.name in wanted]
+        yield from self._blocks(pa.schema(fields, metadata=self.schema.metadata), rows)
+
+    def _blocks(self, schema: pa.Schema, rows: int) -> Iterator[RolloutBlock]:
         seen: set[Key] = set()
-        current: Key | None = None
-        pieces: list[_Piece] = []
+        tables: list[pa.Table] = []
+        sources: list[_Source] = []
         for path in self.paths:
-            for batch, first_row in _batches(path, schema):
-                for key, start, stop in _runs(batch):
-                    if key != current:
-                        if current is not None:
-                            yield _group(current, pieces)
-                        if key in seen:
-                            raise InputError(_reappears(path, first_row + start, key))
-                        seen.add(key)
-                        current, pieces = key, []
-                    pieces.append(_Piece(batch.slice(start, stop - start), path, first_row + start))
-        if current is not None:
-            yield _group(current, pieces)
+            for batch, first_row in _batches(path, schema, rows):
+                if not len(batch):
+                    continue
+                tables.append(batch)
+                sources.append(_Source(path, first_row, len(batch)))
+                if sum(source.count for source in sources) > rows:
+                    table = pa.concat_tables(tables)
+                    starts = _starts(table)
+                    whole = int(starts[-1])  # the last question may go on in the next batch
+                    if whole:
+                        yield _block(table.slice(0, whole), starts[:-1], sources, seen)
+                    tables, sources = [table.slice(whole)], _rest(sources, whole)
+        if tables:
+            table = pa.concat_tables(tables)
+            yield _block(table, _starts(table), sources, seen)
 
 
 def _expand(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -205,12 +238,17 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
 
 
-def _batches(path: Path, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the conformed rows of a file in batches of bounded size, with the row at which each starts."""
+def _batches(path: Path, schema: pa.Schema, rows: int) -> Iterator[tuple[pa.Table, int]]:
+    """Yield the conformed rows of a file in batches, with the row at which each starts.
+
+    They have about ``rows`` rows, fewer where those are large.
+    """
     first_row = 0
     with open_parquet(path) as parquet:
         names = [name for name in schema.names if name in parquet.schema_arrow.names]
-        for batch in parquet.iter_batches(batch_size=_batch_rows(parquet.metadata, schema), columns=names):
+        size = _batch_rows(parquet.metadata, schema)
+        size = max(size, rows) if size == _BATCH_ROWS else size
+        for batch in parquet.iter_batches(batch_size=size, columns=names):
             table = conform(pa.Table.from_batches([batch]), schema, path, first_row)
             yield table, first_row
             first_row += len(table)
@@ -234,48 +272,69 @@ def _may_be_large(field: pa.Field) -> bool:
     return bool(pa.types.is_large_string(field.type) or pa.types.is_list(field.type))
 
 
-def _runs(table: pa.Table) -> Iterator[tuple[Key, int, int]]:
-    """Yield (key, start, stop) for each run of rows with one (step, query_id)."""
-    if not len(table):
-        return
+def _starts(table: pa.Table) -> NDArray[np.int64]:
+    """Return the rows at which another (step, query_id) starts, the first among them."""
     step = pc.fill_null(pc.cast(table.column("step"), pa.int64()), _NO_STEP).to_numpy()
-    query = table.column("query_id").combine_chunks()
-    changes = pc.not_equal(query.slice(1), query.slice(0, len(query) - 1)).to_numpy(zero_copy_only=False)
-    starts = [0, *(np.flatnonzero(changes | (step[1:] != step[:-1])) + 1).tolist()]
-    for start, stop in zip(starts, [*starts[1:], len(table)], strict=True):
-        number = int(step[start])
-        yield (None if number == _NO_STEP else number, query[start].as_py()), start, stop
+    query = table.column("query_id")
+    changes = pc.not_equal(query.slice(1), query.slice(0, len(query) - 1)).to_numpy()
+    starts: NDArray[np.int64] = np.flatnonzero(np.append(True, changes | (step[1:] != step[:-1])))
+    return starts
 
 
-def _group(key: Key, pieces: Sequence[_Piece]) -> RolloutGroup:
-    """Join the pieces of one question, put them in sample order, refuse a repeated sample."""
-    table = pa.concat_tables([piece.table for piece in pieces])
+def _rest(sources: Sequence[_Source], rows: int) -> list[_Source]:
+    """Return the sources without their first ``rows`` rows."""
+    rest = []
+    for source in sources:
+        gone = min(rows, source.count)
+        rows -= gone
+        if gone < source.count:
+            rest.append(_Source(source.path, source.row + gone, source.count - gone))
+    return rest
+
+
+def _block(
+    table: pa.Table, starts: NDArray[np.int64], sources: Sequence[_Source], seen: set[Key]
+) -> RolloutBlock:
+    """Check the keys of whole questions, put each into sample order and refuse a repeated sample."""
+    steps = table.column("step").take(starts).to_pylist()
+    queries = table.column("query_id").take(starts).to_pylist()
+    for key, start in zip(zip(steps, queries, strict=True), starts.tolist(), strict=True):
+        if key in seen:
+            raise InputError(_reappears(*_locate(sources, start), key))
+        seen.add(key)
+    ends = np.append(starts, len(table))
     sample = table.column("sample_id").to_numpy()
-    if np.any(sample[1:] <= sample[:-1]):
-        order = np.argsort(sample, kind="stable")
-        repeated = np.flatnonzero(sample[order][1:] == sample[order][:-1])
+    rising = np.append(True, sample[1:] > sample[:-1])
+    rising[starts] = True
+    if not rising.all():
+        question = np.repeat(np.arange(len(starts)), np.diff(ends))
+        order = np.lexsort((sample, question))  # stable: of two equal rows the later one comes second
+        sorted_sample, sorted_question = sample[order], question[order]
+        repeated = np.flatnonzero(
+            (sorted_sample[1:] == sorted_sample[:-1]) & (sorted_question[1:] == sorted_question[:-1])
+        )
         if len(repeated):
-            # The stable sort keeps file order, so this is the later of the two rows.
-            raise InputError(
-                _repeats(key, pieces, int(order[repeated[0] + 1]), int(sample[order[repeated[0]]]))
-            )
+            row = int(order[repeated[0] + 1])
+            key = steps[question[row]], queries[question[row]]
+            raise InputError(_repeats(*_locate(sources, row), key, int(sample[row])))
         table = table.take(order)
-    return RolloutGroup(key[0], key[1], table)
+    return RolloutBlock(table, ends, steps, queries)
+
+
+def _locate(sources: Sequence[_Source], position: int) -> tuple[Path, int]:
+    for source in sources:
+        if position < source.count:
+            return source.path, source.row + position
+        position -= source.count
+    raise AssertionError(position)
 
 
 def _shown(key: Key) -> str:
     return f"query_id {key[1]!r}" + ("" if key[0] is None else f", step {key[0]}")
 
 
-def _repeats(key: Key, pieces: Sequence[_Piece], position: int, sample: int) -> str:
-    for piece in pieces:
-        if position < len(piece.table):
-            return (
-                f"{piece.path}: row {piece.row + position} repeats {_shown(key)}, sample_id {sample};"
-                " drop one of them"
-            )
-        position -= len(piece.table)
-    raise AssertionError(position)
+def _repeats(path: Path, row: int, key: Key, sample: int) -> str:
+    return f"{path}: row {row} repeats {_shown(key)}, sample_id {sample}; drop one of them"
 
 
 def _reappears(path: Path, row: int, key: Key) -> str:

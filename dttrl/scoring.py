@@ -240,7 +240,7 @@ def score_files(
     """
     files = RolloutFiles(paths)
     files.require("text")
-    files.check_output(output)
+    files.check_output(output, keeps_rows=True)
     summary = ScoreSummary()
     keep_confidence = _confidence_source(files.column_names, measure, summary)
     kept = [column for column in files.schema if column.name not in SCORE_COLUMNS]

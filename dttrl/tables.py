@@ -204,7 +204,7 @@ class TableWriter:
                 os.fsync(file.fileno())
             check_target(self.path, overwrite=self._overwrite)
             os.replace(self._temporary, self.path)
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         except InputError:
             raise
         except OSError as error:
@@ -243,8 +243,8 @@ def _runs(process: int) -> bool:
     return True
 
 
-def _sync_folder(folder: Path) -> None:
-    # Makes the new name survive a power cut; some systems cannot open a folder, and lose nothing else.
+def sync_folder(folder: Path) -> None:
+    """Make new names in a folder survive a power cut (some systems cannot open a folder: no harm)."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -19,12 +19,15 @@ from dttrl.diversity import diversity, diversity_weights
 from dttrl.errors import InputError
 from dttrl.history import History, Progressive
 from dttrl.labels import rewards
-from dttrl.methods import Method
+from dttrl.methods import LabelStrategy, Method
 from dttrl.selection import IndexArray, Select, select
 from dttrl.voting.distrivoting import DistriVote, Reject, VoteFunction, distrivoting
 from dttrl.voting.election import FloatArray, IntArray, Tally, Vote, summarize
 from dttrl.voting.majority import majority
 from dttrl.voting.weighted import weighted
+
+NO_GOLD = -2
+"""Gold class of a question without a gold answer, in a batch where others have one."""
 
 Centre = Literal["none", "question"]
 DiversityOver = Literal["voted", "trained"]
@@ -41,7 +44,8 @@ class ScoredBatch:
     """Trajectory confidence, float64, higher is surer, NaN for none."""
     measure: Measure = "topk"
     gold_class_B: IntArray | None = None
-    """Class of the gold answer (-1: given by no rollout). Only the ground-truth method reads it."""
+    """Class of the gold answer (-1: given by no rollout; :data:`NO_GOLD`: the question has none). Only the
+    ground-truth method reads it."""
 
     def __post_init__(self) -> None:
         if self.class_BG.ndim != 2 or self.class_BG.shape != self.confidence_BG.shape:
@@ -84,8 +88,11 @@ class TrainingSignal:
     """Diversity weight (1 where the method has no penalty)."""
     advantage_BM: FloatArray
     """Weighted advantages (eq:weighted-advantage)."""
+    label_strategy: LabelStrategy
     distrivote: DistriVote | None
     progressive: Progressive | None
+    entered_BG: FloatArray | None
+    """The confidences that met the mixture and entered the history (centred, where that was asked for)."""
 
     @property
     def label_B(self) -> IntArray:
@@ -104,15 +111,15 @@ def training_signal(
     weight_BG = batch.confidence_BG
     if method.label == "weighted" or (method.label == "distrivoting" and settings.f_vote != "majority"):
         weight_BG = positive_weights(batch.confidence_BG, batch.measure)
-    distrivote, progressive = None, None
+    distrivote, progressive, entered_BG = None, None, None
     if method.label == "distrivoting":
-        confidence_BG = _centred(batch.confidence_BG, settings.centre)
+        entered_BG = _centred(batch.confidence_BG, settings.centre)
         past = history if method.progressive else History()
-        progressive, advanced = past.advance(batch.step, confidence_BG)
+        progressive, advanced = past.advance(batch.step, entered_BG)
         history = advanced if method.progressive else history
         distrivote = distrivoting(
             batch.class_BG,
-            confidence_BG,
+            entered_BG,
             progressive.mixture,
             f_vote=settings.f_vote,
             reject=settings.reject,
@@ -144,8 +151,10 @@ def training_signal(
         diversity_B=diversity_B,
         weight_B=weight_B,
         advantage_BM=weighted_advantages(advantage_BM, weight_B),
+        label_strategy=method.label,
         distrivote=distrivote,
         progressive=progressive,
+        entered_BG=entered_BG,
     )
     return signal, history
 
@@ -160,8 +169,8 @@ def _centred(confidence_BG: FloatArray, centre: Centre) -> FloatArray:
 
 
 def _gold_vote(batch: ScoredBatch, weight_BG: FloatArray) -> Vote:
-    if batch.gold_class_B is None:
-        raise InputError("method ttrl-gt labels with gold answers, but the questions have none")
+    if batch.gold_class_B is None or (batch.gold_class_B == NO_GOLD).any():
+        raise InputError("method ttrl-gt labels with gold answers, but some questions have none")
     gold_B = batch.gold_class_B.astype(np.int32)
     untied = Tally(gold_B, np.zeros(len(gold_B), dtype=bool), np.zeros(len(gold_B)))
     return summarize(batch.class_BG, weight_BG, untied)

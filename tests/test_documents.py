@@ -10,6 +10,7 @@ import pytest
 
 from dttrl.interop.registry import FORMATS
 from dttrl.methods import METHODS
+from dttrl.voting.registry import METHODS as VOTING
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
@@ -28,6 +29,13 @@ def test_links_within_the_repository_lead_somewhere(path: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text("utf-8"))
     local = [link for link in links if "://" not in link and not link.startswith("mailto:")]
     assert [link for link in local if not (path.parent / link).exists()] == []
+
+
+def test_the_voting_page_names_every_strategy_and_parameter() -> None:
+    page = text_of("docs/voting.md")
+    for name, info in VOTING.items():
+        assert f"| `{name}` |" in page
+        assert [key for key in info.parameters if f"`{key}=" not in page] == []
 
 
 def test_the_readme_names_every_method() -> None:

@@ -14,6 +14,7 @@ from dttrl_cli.console import Console, interval, number
 
 if TYPE_CHECKING:
     from dttrl.analysis.accuracy import Accuracy, Estimate
+    from dttrl.analysis.budget import Cell
     from dttrl.analysis.measured import Measured
 
 MAJORITY_EXAMPLES = (
@@ -23,6 +24,11 @@ MAJORITY_EXAMPLES = (
 ACCURACY_EXAMPLES = (
     "dttrl analyze accuracy scored.parquet",
     "dttrl analyze accuracy runs/first --k 1 --k 8 --json",
+)
+
+BUDGET_EXAMPLES = (
+    "dttrl analyze budget-scaling hmmt.parquet brumo.parquet --plot budget.svg -o budget.csv",
+    "dttrl analyze budget-scaling scored.parquet -m sc -m distrivoting --budget 4 --budget 16",
 )
 
 app = typer.Typer(help="Tables and figures of finished work.", no_args_is_help=True)
@@ -125,6 +131,95 @@ def accuracy(
         frames.write_frame(output, table, overwrite=overwrite)
         console.result(f"Table: {output}")
     console.data(table.to_pylist())
+
+
+@app.command("budget-scaling", epilog=options.examples(BUDGET_EXAMPLES))
+def budget_scaling(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Scored rollouts, a file or folder of parts a benchmark.", show_default=False),
+    ],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", "-m", show_default=False,
+            help="Voting method with parameters, or 'all'; may be repeated. (default: the paper's six)",
+        ),
+    ] = None,
+    budget: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--budget", min=1, show_default=False,
+            help="Rollouts that vote; may be repeated. (default: 8, 16, ... 256 as far as the samples reach)",
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Draws of each budget.")] = 64,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Threads.")] = 2,
+    kind: options.StoredKind = None,
+    output: options.Frame = None,
+    plot: options.Plot = None,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    json_output: options.Json = False,
+) -> None:  # fmt: skip
+    """Accuracy of voting methods against the voting budget, with 95 % intervals over questions and repeats.
+
+    Each budget is drawn without replacement from the saved samples; all methods vote on the same draws.
+    """
+    from dttrl.analysis import frames
+    from dttrl.analysis.budget import PAPER_METHODS, budget_frame, budget_table, read_benchmark
+
+    console = Console(quiet=quiet, json_output=json_output)
+    if output is not None:
+        frames.check_output(output, overwrite=overwrite)
+    if plot is not None:
+        from dttrl.analysis import figures
+
+        figures.check_figure(plot, overwrite=overwrite)
+    methods = method or PAPER_METHODS
+    benchmarks = [read_benchmark(path, methods=methods, kind=kind) for path in dict.fromkeys(paths)]
+    with console.progress("budget-scaling", "votes") as progress:
+        table = budget_table(
+            benchmarks, methods=methods, budgets=budget, repeats=repeats, seed=seed, workers=workers,
+            progress=progress.update,
+        )  # fmt: skip
+    for text in table.notes:
+        console.note(f"dttrl: {text}")
+    _show_budget(console, table.cells)
+    frame = budget_frame(table)
+    if output is not None:
+        frames.write_frame(output, frame, overwrite=overwrite)
+        console.result(f"Table: {output}")
+    if plot is not None:
+        from dttrl.analysis import figures
+
+        figures.save(figures.budget_panels(table.cells), plot, overwrite=overwrite)
+        console.result(f"Figure: {plot}")
+    console.data({"cells": frame.to_pylist(), "notes": table.notes})
+
+
+def _show_budget(console: Console, cells: Sequence[Cell]) -> None:
+    """The paper's table: budget and method down, benchmarks across, in per cent."""
+    names = list(dict.fromkeys(cell.benchmark for cell in cells))
+    found = {(cell.budget, cell.method, cell.benchmark): cell.accuracy for cell in cells}
+    rows = []
+    for budget in sorted({cell.budget for cell in cells}):
+        for method in dict.fromkeys(cell.method for cell in cells if cell.budget == budget):
+            accuracies = [found.get((budget, method, name)) for name in names]
+            rows.append([str(budget), method, *(_percent(accuracy) for accuracy in accuracies)])
+    repeats = max(cell.repeats for cell in cells)
+    console.table(
+        f"Accuracy in % (95 % interval over questions and {repeats} draws)",
+        ["budget", "method", *names],
+        rows,
+    )
+
+
+def _percent(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    return f"{100 * estimate.value:.2f} ({100 * estimate.low:.1f}-{100 * estimate.high:.1f})"
 
 
 def _show_accuracy(console: Console, measured: Sequence[Measured]) -> None:

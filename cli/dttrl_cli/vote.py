@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +14,21 @@ from dttrl_cli.console import Console, interval, number
 from dttrl_cli.foreign import accepts_foreign
 
 if TYPE_CHECKING:
-    from dttrl.offline import MethodSummary, VoteSummary
+    from dttrl.training.replay import Replayed
+    from dttrl.vote_summary import MethodSummary, VoteSummary
+
+
+class ClassesOption(StrEnum):
+    """What votes together."""
+
+    EQUIVALENT = "equivalent"
+    RAW = "raw"
 
 
 EXAMPLES = (
     "dttrl vote scored.parquet --method all -o votes.parquet",
-    "dttrl vote runs/first --method sc --method distrivoting:f=majority",
+    "dttrl vote scored.parquet -m sc -m mob:m=sqrt -m deepconf:top=0.5 --disagreements",
+    "dttrl vote runs/first --method wsc",
 )
 
 
@@ -36,7 +47,8 @@ def vote(
             "--method",
             "-m",
             help="Method with parameters, such as distrivoting:f=majority; 'all' for all; may be repeated. "
-            "(default: distrivoting, or sc where there are no confidences)",
+            "On a run also ttrl, distri-gmm, ...: labels as that method would have given them. "
+            "(default: distrivoting, or sc without confidences; on a run the method that trained it)",
             show_default=False,
         ),
     ] = None,
@@ -46,45 +58,87 @@ def vote(
             "--output", "-o", metavar="FILE", help="Write one row a method and question, as Parquet."
         ),
     ] = None,
+    disagreements: Annotated[
+        bool,
+        typer.Option("--disagreements", help="List the questions on which methods differ, with tallies."),
+    ] = False,
+    classes: Annotated[
+        ClassesOption,
+        typer.Option("--classes", help="What votes together: equivalent answers, or equal strings only."),
+    ] = ClassesOption.EQUIVALENT,
+    confidence: Annotated[
+        str, typer.Option("--confidence", metavar="COLUMN", help="Column of the confidences.")
+    ] = "confidence",
     list_methods: Annotated[
         bool, typer.Option("--list", help="List the methods with their parameters and stop.")
     ] = False,
     kind: options.StoredKind = None,
+    seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
     quiet: options.Quiet = False,
     json_output: options.Json = False,
 ) -> None:
-    """Elect an answer for every question of scored rollouts and compare the methods."""  # fmt: skip
+    """Elect an answer for every question of scored rollouts and compare the methods.
+
+    A run folder is replayed step by step, with its history of confidences.
+    """
     console = Console(quiet=quiet, json_output=json_output)
     if list_methods:
         _list(console)
         return
+    summary, replayed = _elect(
+        console, files or [], method or [], classes=classes, confidence=confidence, kind=kind,
+        output=output, overwrite=overwrite, keep_disagreements=disagreements,
+    )  # fmt: skip
+    for text in summary.notes:
+        console.note(f"dttrl: {text}")
+    _show(console, summary, seed)
+    if replayed is not None:
+        console.result(replayed.sentence)
+    if disagreements:
+        _show_disagreements(console, summary)
+    if output is not None:
+        console.result(f"Votes: {output}")
+    console.data(_data(summary, output, seed, replayed))
+
+
+def _elect(
+    console: Console,
+    files: list[Path],
+    methods: list[str],
+    *,
+    classes: ClassesOption,
+    confidence: str,
+    kind: str | None,
+    **keywords: Any,
+) -> tuple[VoteSummary, Replayed | None]:
+    """Replay a run, or vote on files."""
     from dttrl.answers.grading import Grader
     from dttrl.errors import InputError
     from dttrl.offline import has_confidence, vote_files
     from dttrl.rollout_files import RolloutFiles
     from dttrl.scoring import stored_kind
+    from dttrl.training.replay import is_run, replay_run
 
     if not files:
         raise InputError("vote needs at least one file of scored rollouts (or --list)")
     opened = RolloutFiles(files)
-    confident = has_confidence(opened)
-    methods = method or (["distrivoting"] if confident else ["sc"])
-    if not method and not confident:
-        console.note("dttrl: no confidences, only methods without weights are possible: majority vote (sc)")
     with (
         Grader(kind=kind or stored_kind(opened.metadata)) as grader,
         console.progress("vote", "rollouts", opened.num_rows) as progress,
     ):
-        summary = vote_files(
-            files, methods, grader=grader, output=output, overwrite=overwrite, progress=progress.update
-        )
-    for text in summary.notes:
-        console.note(f"dttrl: {text}")
-    _show(console, summary)
-    if output is not None:
-        console.result(f"Votes: {output}")
-    console.data(_data(summary, output))
+        keywords |= {"grader": grader, "progress": progress.update}
+        as_scored = classes == "equivalent" and confidence == "confidence"
+        if len(files) == 1 and is_run(files[0]) and as_scored:
+            return replay_run(files[0], methods, **keywords)
+        confident = has_confidence(opened, confidence)
+        if not methods and not confident:
+            console.note(
+                "dttrl: no confidences, only methods without weights are possible: majority vote (sc)"
+            )
+        methods = methods or (["distrivoting"] if confident else ["sc"])
+        keywords |= {"classes": classes.value, "confidence": confidence}
+        return vote_files(files, methods, **keywords), None
 
 
 def _list(console: Console) -> None:
@@ -94,13 +148,20 @@ def _list(console: Console) -> None:
         [
             info.name,
             "yes" if info.needs_confidence else "no",
-            " ".join(f"{name}={'|'.join(values)}" for name, values in info.parameters.items()) or "-",
+            " ".join(f"{name}={known.default}" for name, known in info.parameters.items()) or "-",
             info.summary,
         ]
         for info in METHODS.values()
     ]
+    console.table("Voting methods", ["method", "confidence", "parameters", "what it is"], rows)
     console.table(
-        "Voting methods", ["method", "confidence", "parameters (first: default)", "what it is"], rows
+        "Parameters",
+        ["method", "parameter", "may be", "default", "what it is"],
+        [
+            [info.name, name, known.form, str(known.default), known.meaning]
+            for info in METHODS.values()
+            for name, known in info.parameters.items()
+        ],
     )
     console.data(
         [
@@ -108,19 +169,22 @@ def _list(console: Console) -> None:
                 "method": info.name,
                 "summary": info.summary,
                 "needs_confidence": info.needs_confidence,
-                "parameters": info.parameters,
+                "parameters": {
+                    name: {"default": known.default, "form": known.form, "meaning": known.meaning}
+                    for name, known in info.parameters.items()
+                },
             }
             for info in METHODS.values()
         ]
     )
 
 
-def _show(console: Console, summary: VoteSummary) -> None:
+def _show(console: Console, summary: VoteSummary, seed: int) -> None:
     rows = [
         [
             method.method,
             f"{method.correct}/{method.with_gold}" if method.with_gold else "-",
-            interval(method.accuracy, *_wilson(method)),
+            interval(method.accuracy, *_bounds(method, seed)),
             number(method.majority_ratio),
             number(method.label_ratio),
             str(method.ties),
@@ -148,16 +212,41 @@ def _show(console: Console, summary: VoteSummary) -> None:
         console.table("Different answers", ["methods", "questions"], pairs)
 
 
-def _wilson(method: MethodSummary) -> tuple[float, float]:
-    from dttrl.analysis.accuracy import wilson_interval
+def _show_disagreements(console: Console, summary: VoteSummary) -> None:
+    for split in summary.split:
+        place = split.query_id if split.step is None else f"{split.query_id}, step {split.step}"
+        rows = [
+            [
+                tally.answer,
+                str(tally.count),
+                number(tally.confidence),
+                "yes" if tally.right else "no" if split.gold is not None else "-",
+                ", ".join(tally.methods) or "-",
+            ]
+            for tally in split.tallies
+        ]
+        console.table(place, ["answer", "rollouts", "confidence", "right", "elected by"], rows)
 
-    return wilson_interval(method.correct, method.with_gold)
+
+def _bounds(method: MethodSummary, seed: int) -> tuple[float, float]:
+    """Wilson's interval; where steps repeat questions, a bootstrap that draws whole questions."""
+    from dttrl.analysis.accuracy import clustered_bootstrap, wilson_interval
+    from dttrl.rng import derive
+
+    if not any(count > 1 for _, count in method.by_question.values()):
+        return wilson_interval(method.correct, method.with_gold)
+    values, clusters = [], []
+    for query_id, (right, count) in method.by_question.items():
+        values += [1.0] * right + [0.0] * (count - right)
+        clusters += [query_id] * count
+    estimate = clustered_bootstrap(values, clusters, rng=derive(seed, query=method.method, purpose="vote"))
+    return estimate.low, estimate.high
 
 
-def _data(summary: VoteSummary, output: Path | None) -> dict[str, Any]:
+def _data(summary: VoteSummary, output: Path | None, seed: int, replayed: Replayed | None) -> dict[str, Any]:
     methods = []
     for method in summary.methods:
-        low, high = _wilson(method)
+        low, high = _bounds(method, seed)
         methods.append(
             {
                 "method": method.method,
@@ -174,16 +263,21 @@ def _data(summary: VoteSummary, output: Path | None) -> dict[str, Any]:
                 "unanswered": method.unanswered,
             }
         )
-    disagreements = [
+    pairs = [
         {"first": first, "second": second, "questions": count}
         for (first, second), count in summary.disagreements.items()
     ]
-    return {
+    result: dict[str, Any] = {
         "output": output,
         "questions": summary.questions,
         "rollouts": summary.rollouts,
         "methods": methods,
         "split_questions": summary.split_questions,
-        "disagreements": disagreements,
+        "disagreements": pairs,
         "notes": summary.notes,
     }
+    if summary.split:
+        result["split"] = [asdict(split) for split in summary.split]
+    if replayed is not None:
+        result["replayed"] = asdict(replayed)
+    return result

@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dttrl.analysis.budget import Cell
 from dttrl.analysis.majority import TITLES, GroupCurve
 from dttrl.errors import InputError, OutputExistsError
 
@@ -27,6 +28,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", ":", "-.")
 # Each panel's measures with their line styles.
 _PANELS: tuple[tuple[str, dict[str, str]], ...] = (
     ("votes in training", {"majority_ratio": "-", "label_accuracy": "--"}),
@@ -67,6 +69,35 @@ def accuracy_majority(groups: Sequence[GroupCurve], *, title: str | None = None)
         heading = title or (_group_title(groups[0]) if len(groups) == 1 else None)
         if heading:
             figure.suptitle(heading, fontsize=10)
+        return figure
+
+
+def budget_panels(cells: Sequence[Cell]) -> Figure:
+    """Draw accuracy against voting budget, a panel a benchmark, a colour a method; bands are intervals."""
+    names = list(dict.fromkeys(cell.benchmark for cell in cells))
+    methods = list(dict.fromkeys(cell.method for cell in cells))
+    columns = min(len(names), 3)
+    rows = -(-len(names) // columns)
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(1.0 + 3.4 * columns, 3.2 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, name in zip(panels, names, strict=False):
+            for index, method in enumerate(methods):
+                line = [cell for cell in cells if (cell.benchmark, cell.method) == (name, method)]
+                if line:
+                    _budget_line(
+                        axes, line, method, _COLORS[index % len(_COLORS)], _DASHES[index // len(_COLORS)]
+                    )
+            budgets = sorted({cell.budget for cell in cells if cell.benchmark == name})
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(budgets, [str(budget) for budget in budgets])
+            axes.minorticks_off()
+            axes.set_xlabel("voting budget")
+            axes.set_title(name, fontsize=9)
+        for axes in panels[len(names) :]:
+            axes.set_visible(False)
+        panels[0].set_ylabel("accuracy (%)")
+        panels[0].legend(fontsize=7)
         return figure
 
 
@@ -119,6 +150,18 @@ def _lines(axes: Axes, group: GroupCurve, styles: Mapping[str, str], color: str 
         else:
             _line(axes, group, name, color, style, label)
             label = None  # the legend has a group once
+
+
+def _budget_line(axes: Axes, line: Sequence[Cell], label: str, color: str, style: str) -> None:
+    line = sorted(line, key=lambda cell: cell.budget)
+    budgets = [cell.budget for cell in line]
+    mean, low, high = (
+        [100 * getattr(cell.accuracy, name) for cell in line] for name in ("value", "low", "high")
+    )
+    axes.plot(
+        budgets, mean, color=color, linestyle=style, marker="o", markersize=3, linewidth=1.5, label=label
+    )
+    axes.fill_between(budgets, low, high, color=color, alpha=0.06, linewidth=0)
 
 
 def _line(axes: Axes, group: GroupCurve, name: str, color: str, style: str, label: str | None) -> None:

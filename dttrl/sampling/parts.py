@@ -18,10 +18,10 @@ from typing import Self
 import pyarrow as pa
 
 from dttrl.errors import InputError
+from dttrl.locking import Lock
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout, rollouts_to_table
 from dttrl.sampling.joining import joined
-from dttrl.sampling.lock import Lock
 from dttrl.schemas import ROLLOUTS
 from dttrl.tables import TableWriter, read_metadata, read_table, sanitize
 

@@ -18,9 +18,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
-from dttrl.errors import InputError
+from dttrl.errors import InputError, WorkError
 from dttrl.history import History
+from dttrl.tables import sync_folder
 
 SaveModel = Callable[[Path], None]
 
@@ -35,6 +37,8 @@ class RunState:
     """Where a run is: the last finished step, and the evaluation that was best so far."""
 
     step: int
+    settings: str = ""
+    """Digest of the settings that the run was trained with."""
     best_step: int | None = None
     best_score: float | None = None
     """avg@n on the held-out questions, else on the training ones; it reads gold answers."""
@@ -53,18 +57,29 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     history: History,
 ) -> Path:
-    """Write a checkpoint; replaces one of the same step; returns its folder."""
+    """Write a checkpoint; replaces one of the same step; returns its folder.
+
+    Raises :class:`WorkError` where the disk refuses; nothing half-written is left.
+    """
     target = checkpoint_path(folder, state.step)
     building = folder / f".building-{target.name}-{os.getpid()}"
     shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    save_model(building / MODEL)
-    torch.save(optimizer.state_dict(), building / _OPTIMIZER)
-    np.savez(building / _HISTORY, allow_pickle=False, **history.to_arrays())
-    (building / _STATE).write_text(json.dumps(asdict(state)) + "\n", encoding="utf-8")
-    _sync(building)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(building, target)
+    try:
+        building.mkdir(parents=True)
+        save_model(building / MODEL)
+        torch.save(optimizer.state_dict(), building / _OPTIMIZER)
+        np.savez(building / _HISTORY, allow_pickle=False, **history.to_arrays())
+        (building / _STATE).write_text(json.dumps(asdict(state)) + "\n", encoding="utf-8")
+        _sync(building)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(building, target)
+        sync_folder(folder)
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own
+        shutil.rmtree(building, ignore_errors=True)
+        reason = str(error).splitlines()[0]
+        raise WorkError(
+            f"{target}: the checkpoint cannot be written ({reason}); make room and resume the run"
+        ) from None
     return target
 
 

@@ -6,16 +6,18 @@ advantages with the one function :func:`dttrl.training_signal.training_signal`, 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-
-import numpy as np
 
 from dttrl.config import TrainConfig, dump_config, load_config
 from dttrl.errors import InputError
 from dttrl.history import History
+from dttrl.locking import locked
 from dttrl.methods import find_method
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
@@ -33,10 +35,19 @@ from dttrl.training.evaluation import evaluation_summary, evaluation_table
 from dttrl.training.metrics import rollout_metrics, step_metrics
 from dttrl.training.observer import Observer, Silent
 from dttrl.training.policy import TrainingRow, UpdateStatistics
-from dttrl.training.run_folder import RunFolder, check_run, create_run, find_config
+from dttrl.training.run_folder import (
+    LOCK,
+    RunFolder,
+    check_inputs,
+    check_run,
+    create_run,
+    find_config,
+    read_questions_of,
+)
 from dttrl.training.schedule import batch_indices, learning_rate, steps_per_epoch
 from dttrl.training.setup import Workbench, open_workbench, read_splits
-from dttrl.training_signal import ScoredBatch, SignalSettings, TrainingSignal, training_signal
+from dttrl.training.signal import scored_batch, signal_settings
+from dttrl.training_signal import ScoredBatch, TrainingSignal, training_signal
 
 _RESUME_MAY_CHANGE = frozenset({"device", "threads"})
 
@@ -48,8 +59,12 @@ def train(config: TrainConfig, *, observer: Observer | None = None, overwrite: b
     settings, and :class:`OutputExistsError` where the folder exists and ``overwrite`` is not set.
     """
     check_run(config.run, overwrite=overwrite)
-    bench = open_workbench(config, config.model, read_splits(config))
-    create_run(config.run, dump_config(config), overwrite=overwrite)
+    inputs = {"model": Path(config.model), "question file": config.questions}
+    check_inputs(config.run, inputs | ({"held-out file": config.heldout} if config.heldout else {}))
+    config = _absolute(config)
+    splits = read_splits(config)
+    bench = open_workbench(config, config.model, splits)
+    create_run(config.run, dump_config(config), splits, overwrite=overwrite)
     return _Run(config, bench, observer or Silent()).go()
 
 
@@ -58,18 +73,49 @@ def resume(
 ) -> Path:
     """Continue an interrupted run from its last checkpoint, to the bits of an uninterrupted one on a CPU.
 
-    Only ``device`` and ``threads`` may be changed. A finished run is left as it is.
+    Only ``device`` and ``threads`` may be changed (bits need the same threads). The questions are the run's
+    own copies. Without a checkpoint the run starts again; a finished run is left as it is.
     """
     refused = sorted(set(overrides or {}) - _RESUME_MAY_CHANGE)
     if refused:
         flag = refused[0].replace("_", "-")
         raise InputError(f"--{flag} cannot change in a resumed run; start another run with it")
     config = load_config(TrainConfig, find_config(run), {**(overrides or {}), "run": run})
-    splits = read_splits(config)
+    splits = read_questions_of(run)
     saved = list_checkpoints(run / "checkpoints")
-    model = str(checkpoint_path(run / "checkpoints", saved[-1]) / "model") if saved else config.model
-    bench = open_workbench(config, model, splits)
-    return _Run(config, bench, observer or Silent()).go(checkpoint=saved[-1] if saved else 0)
+    last = saved[-1] if saved else 0
+    if last >= total_steps(config, len(splits["train"])):
+        return run
+    model = str(checkpoint_path(run / "checkpoints", last) / "model") if last else config.model
+    try:
+        bench = open_workbench(config, model, splits)
+    except InputError as error:
+        if last and model in str(error):
+            folder = checkpoint_path(run / "checkpoints", last)
+            raise InputError(f"{error}; remove {folder} to go on from an earlier checkpoint") from None
+        raise
+    return _Run(config, bench, observer or Silent()).go(checkpoint=last)
+
+
+def total_steps(config: TrainConfig, n_questions: int) -> int:
+    """Return how many steps a run has: ``steps``, or ``episodes`` passes over the questions."""
+    return config.steps or config.episodes * steps_per_epoch(n_questions, config.questions_per_step)
+
+
+def settings_digest(config: TrainConfig) -> str:
+    """Return a digest of all that must not change between the parts of a run."""
+    kept = config.model_dump(mode="json", exclude={"run", *_RESUME_MAY_CHANGE})
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _absolute(config: TrainConfig) -> TrainConfig:
+    """Local paths of a saved configuration must be found from anywhere."""
+    changes: dict[str, object] = {"questions": config.questions.resolve()}
+    if config.heldout is not None:
+        changes["heldout"] = config.heldout.resolve()
+    if Path(config.model).exists():
+        changes["model"] = str(Path(config.model).resolve())
+    return config.model_copy(update=changes)
 
 
 class _Run:
@@ -77,34 +123,19 @@ class _Run:
         self.config, self.bench, self.observer = config, bench, observer
         self.method = find_method(config.method)
         self.questions = bench.splits["train"]
-        self.total = config.steps or config.episodes * steps_per_epoch(
-            len(self.questions), config.questions_per_step
-        )
+        self.total = total_steps(config, len(self.questions))
         self.folder = RunFolder(config.run, bench.metadata)
-        self.state = RunState(step=0)
+        self.state = RunState(step=0, settings=settings_digest(config))
         self.history = History(window=config.history_window)
-        self.signal_settings = SignalSettings(
-            n_train=config.train_samples,
-            select=config.select,
-            tau=config.tau,
-            diversity_over=config.diversity_over,
-            f_vote=config.f_vote,
-            reject=config.reject,
-            monotone=config.monotone,
-            centre=config.centre,
-        )
+        self.signal_settings = signal_settings(config)
 
     def go(self, *, checkpoint: int = 0) -> Path:
         """Algorithm 1 of the paper, with evaluations and checkpoints between its steps."""
         config = self.config
         self.observer.start(config.model_copy(update={"steps": self.total}), config.run)
-        with self.bench:
+        with locked(config.run / LOCK, str(config.run)), self.bench:
             if checkpoint:
-                self.state, self.history = load_checkpoint(
-                    checkpoint_path(self.folder.checkpoints, checkpoint),
-                    self.bench.policy.optimizer,
-                    history_window=config.history_window,
-                )
+                self._restore(checkpoint)
             # Without a checkpoint nothing is kept, not even the evaluation before the first step.
             self.folder.rewind(checkpoint or -1)
             if not checkpoint:
@@ -114,11 +145,24 @@ class _Run:
                 last = step == self.total
                 if last or (config.eval_every and step % config.eval_every == 0):
                     self._evaluate(step)
-                self.state = RunState(step, self.state.best_step, self.state.best_score)
-                if last or (config.checkpoint_every and step % config.checkpoint_every == 0):
+                self.state = replace(self.state, step=step)
+                due = config.checkpoint_every and step % config.checkpoint_every == 0
+                if last or due or self.state.best_step == step:
                     self._checkpoint()
         self.observer.end(config.run)
         return config.run
+
+    def _restore(self, checkpoint: int) -> None:
+        path = checkpoint_path(self.folder.checkpoints, checkpoint)
+        state, self.history = load_checkpoint(
+            path, self.bench.policy.optimizer, history_window=self.config.history_window
+        )
+        if state.settings != self.state.settings:
+            raise InputError(
+                f"{self.config.run}: config.yaml is not the one that {path.name} was trained with; "
+                "restore it, or start another run"
+            )
+        self.state = state
 
     def _step(self, step: int) -> None:
         config, clock = self.config, _Clock()
@@ -131,7 +175,7 @@ class _Run:
             self.bench.score(group, question) for group, question in zip(rollouts, questions, strict=True)
         ]
         unknown = self.bench.grader.counters["unknown"] - unknown
-        batch = _batch(step, scored, self.config)
+        batch = scored_batch(step, scored, self.config)
         clock.lap("score")
         signal, self.history = training_signal(batch, self.history, self.method, self.signal_settings)
         clock.lap("label")
@@ -153,7 +197,7 @@ class _Run:
             **step_metrics(batch, signal),
             **rollout_metrics(rollouts),
             "grader_unknown": unknown,
-            **_update_metrics(update, rate),
+            **_update_metrics(update, rate, with_kl=config.beta > 0),
             **clock.seconds,
         }
         self.folder.append_metrics(metrics)
@@ -207,7 +251,7 @@ class _Run:
         score = scores.get("heldout", scores.get("train"))
         best = self.state.best_score
         if step and score is not None and (best is None or score > best):
-            self.state = RunState(self.state.step, step, score)
+            self.state = replace(self.state, best_step=step, best_score=score)
 
     def _checkpoint(self) -> None:
         self.folder.flush("history")
@@ -234,22 +278,10 @@ class _Clock:
         self._last = now
 
 
-def _batch(step: int, scored: Sequence[ScoredQuestion], config: TrainConfig) -> ScoredBatch:
-    golds = [question.gold_class for question in scored]
-    known = [gold for gold in golds if gold is not None]
-    return ScoredBatch(
-        step=step,
-        class_BG=np.stack([question.class_G for question in scored]),
-        confidence_BG=np.stack([question.confidence_G for question in scored]),
-        measure=config.measure,
-        gold_class_B=np.array(known, dtype=np.int32) if len(known) == len(golds) else None,
-    )
-
-
-def _update_metrics(update: UpdateStatistics, rate: float) -> dict[str, float]:
+def _update_metrics(update: UpdateStatistics, rate: float, *, with_kl: bool) -> dict[str, float | None]:
     return {
         "loss": update.loss,
-        "kl": update.kl,
+        "kl": update.kl if with_kl else None,
         "clip_fraction": update.clip_fraction,
         "grad_norm": update.grad_norm,
         "updates": update.n_updates,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dttrl.rollouts import Rollout
 from dttrl.separation import auroc
-from dttrl.training_signal import ScoredBatch, TrainingSignal
+from dttrl.training_signal import NO_GOLD, ScoredBatch, TrainingSignal
 
 FloatArray = NDArray[np.float64]
 
@@ -20,7 +20,6 @@ def step_metrics(batch: ScoredBatch, signal: TrainingSignal) -> dict[str, float 
     Ratios are over all voted rollouts; the ``post_`` ones over the trained. Gold answers are only measured
     with here.
     """
-    n_votes, n_trained = batch.class_BG.shape[1], signal.trained_BM.shape[1]
     metrics: dict[str, float | str | None] = {
         "majority_ratio": float(signal.vote.majority_ratio_R.mean()),
         "label_ratio": float(signal.vote.label_ratio_R.mean()),
@@ -36,7 +35,7 @@ def step_metrics(batch: ScoredBatch, signal: TrainingSignal) -> dict[str, float 
     }
     metrics |= _mixture_metrics(signal)
     if batch.gold_class_B is not None:
-        metrics |= _gold_metrics(batch, signal, batch.gold_class_B, n_votes, n_trained)
+        metrics |= _gold_metrics(batch, signal, batch.gold_class_B)
     return metrics
 
 
@@ -54,23 +53,30 @@ def rollout_metrics(rollouts: Sequence[Sequence[Rollout]]) -> dict[str, float]:
 
 
 def _gold_metrics(
-    batch: ScoredBatch, signal: TrainingSignal, gold_B: NDArray[np.int32], n_votes: int, n_trained: int
+    batch: ScoredBatch, signal: TrainingSignal, gold_B: NDArray[np.int32]
 ) -> dict[str, float | str | None]:
-    correct_BG = (batch.class_BG == gold_B[:, None]) & (batch.class_BG >= 0)
-    rewarded_BG = signal.reward_BG > 0
-    trained_correct_BM = np.take_along_axis(correct_BG, signal.trained_BM, axis=1)
-    trained_rewarded_BM = np.take_along_axis(rewarded_BG, signal.trained_BM, axis=1)
+    """Means over the questions that have gold answers."""
+    known_B = gold_B != NO_GOLD
+    gold_B, class_BG = gold_B[known_B], batch.class_BG[known_B]
+    confidence_BG, trained_BM = batch.confidence_BG[known_B], signal.trained_BM[known_B]
+    correct_BG = (class_BG == gold_B[:, None]) & (class_BG >= 0)
+    rewarded_BG = signal.reward_BG[known_B] > 0
+    trained_correct_BM = np.take_along_axis(correct_BG, trained_BM, axis=1)
+    trained_rewarded_BM = np.take_along_axis(rewarded_BG, trained_BM, axis=1)
+    labelled_B = signal.label_B[known_B] == gold_B
+    # The gold answer cannot be a wrong label: where no rollout gave it there is just no label.
+    judged_B = gold_B >= 0 if signal.label_strategy == "ground-truth" else np.ones(len(gold_B), dtype=bool)
     return {
-        "label_accuracy": float(((signal.label_B == gold_B) & (gold_B >= 0)).mean()),
-        "majority_accuracy": float(((signal.vote.majority_R == gold_B) & (gold_B >= 0)).mean()),
+        "label_accuracy": _finite_mean((labelled_B & (gold_B >= 0))[judged_B].astype(np.float64)),
+        "majority_accuracy": float(((signal.vote.majority_R[known_B] == gold_B) & (gold_B >= 0)).mean()),
         "reward_accuracy": float((rewarded_BG == correct_BG).mean()),
         "ground_truth_ratio": float(correct_BG.mean()),
-        f"pass@{n_votes}": float(correct_BG.any(axis=1).mean()),
+        f"pass@{class_BG.shape[1]}": float(correct_BG.any(axis=1).mean()),
         "post_reward_accuracy": float((trained_rewarded_BM == trained_correct_BM).mean()),
         "post_ground_truth_ratio": float(trained_correct_BM.mean()),
-        f"post_pass@{n_trained}": float(trained_correct_BM.any(axis=1).mean()),
-        "auroc": auroc(batch.confidence_BG.ravel(), correct_BG.ravel()),
-        "auroc_within": _mean_auroc(batch.confidence_BG, correct_BG),
+        f"post_pass@{trained_BM.shape[1]}": float(trained_correct_BM.any(axis=1).mean()),
+        "auroc": auroc(confidence_BG.ravel(), correct_BG.ravel()),
+        "auroc_within": _mean_auroc(confidence_BG, correct_BG),
     }
 
 

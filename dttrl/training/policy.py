@@ -150,8 +150,8 @@ class Policy:
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
         if not math.isfinite(norm):
             raise WorkError(
-                f"the gradient is {norm}: lower --learning-rate, or use --dtype float32, "
-                "and resume from the last checkpoint"
+                f"the gradient is {norm}: start another run with a lower --learning-rate, "
+                "or with --dtype float32"
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -72,10 +72,7 @@ def label_table(
         "label": [label_of(scored[b], signal, b) for b in range(n_questions)],
         "label_class": vote.winner_R.tolist(),
         "gold": [question.answer for question in questions],
-        "label_correct": [
-            None if result.gold_class is None else bool(winner >= 0 and winner == result.gold_class)
-            for winner, result in zip(vote.winner_R, scored, strict=True)
-        ],
+        "label_correct": [_is_correct(result, signal, b) for b, result in enumerate(scored)],
         "majority_answer": [
             result.spellings[c] if c >= 0 else None for c, result in zip(vote.majority_R, scored, strict=True)
         ],
@@ -97,7 +94,7 @@ def history_table(
     batch: ScoredBatch, questions: Sequence[Question], signal: TrainingSignal, method: Method
 ) -> pa.Table | None:
     """Return the confidences that entered the history as rows of HISTORY; None where no history is kept."""
-    if not method.progressive or signal.progressive is None:
+    if not method.progressive or signal.progressive is None or signal.entered_BG is None:
         return None
     n_votes = batch.class_BG.shape[1]
     order = sorted(range(len(questions)), key=lambda b: questions[b].id)
@@ -107,7 +104,7 @@ def history_table(
             "step": [batch.step] * size,
             "query_id": [questions[b].id for b in order for _ in range(n_votes)],
             "sample_id": list(range(n_votes)) * len(order),
-            "confidence": batch.confidence_BG[order].ravel(),
+            "confidence": signal.entered_BG[order].ravel(),
             "midpoint": [signal.progressive.local.midpoint] * size,
         },
         HISTORY.fields,
@@ -116,8 +113,18 @@ def history_table(
 
 def label_of(scored: ScoredQuestion, signal: TrainingSignal, b: int) -> str | None:
     """Return how a question's pseudo-label is written: its class's spelling, or the gold answer itself."""
+    if signal.label_strategy == "ground-truth":
+        return scored.gold
     label = int(signal.label_B[b])
     return scored.spellings[label] if label >= 0 else None
+
+
+def _is_correct(scored: ScoredQuestion, signal: TrainingSignal, b: int) -> bool | None:
+    """Whether a label is right; None without gold, and where the gold label was given by no rollout."""
+    label = int(signal.label_B[b])
+    if scored.gold_class is None or (signal.label_strategy == "ground-truth" and label < 0):
+        return None
+    return label >= 0 and label == scored.gold_class
 
 
 def _filter_columns(

@@ -12,7 +12,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dttrl.errors import InputError, OutputExistsError, WorkError
+from dttrl.questions import Question
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS, TableSchema
 from dttrl.tables import read_table, write_table
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
+LOCK = ".lock"
+QUESTIONS = "questions"
 TABLES: dict[str, TableSchema] = {"labels": LABELS, "evaluations": EVALUATIONS, "history": HISTORY}
 
 
@@ -123,8 +127,23 @@ def check_run(path: Path, *, overwrite: bool) -> None:
             raise OutputExistsError(f"{path}: is not a run folder (no {CONFIG}); it will not be overwritten")
 
 
-def create_run(path: Path, config_yaml: str, *, overwrite: bool) -> None:
-    """Make the run folder, empty but for its configuration; raises what :func:`check_run` raises."""
+def check_inputs(run: Path, inputs: Mapping[str, Path]) -> None:
+    """Raise :class:`InputError` for an input that lies in the run folder and would be deleted with it."""
+    for name, path in inputs.items():
+        if path.exists() and path.resolve().is_relative_to(run.resolve()):
+            raise InputError(
+                f"{path}: the {name} lies in the run folder {run}, which --overwrite deletes; "
+                "name another run folder with --run"
+            )
+
+
+def create_run(
+    path: Path, config_yaml: str, splits: Mapping[str, Sequence[Question]], *, overwrite: bool
+) -> None:
+    """Make the run folder with its configuration and a copy of its questions, from which it is resumed.
+
+    Raises what :func:`check_run` raises.
+    """
     check_run(path, overwrite=overwrite)
     try:
         if path.exists():
@@ -132,7 +151,25 @@ def create_run(path: Path, config_yaml: str, *, overwrite: bool) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WorkError(f"{path}: cannot make the run folder ({error.strerror})") from None
+    (path / QUESTIONS).mkdir()
+    for split, questions in splits.items():
+        lines = (json.dumps(asdict(question)) + "\n" for question in questions)
+        replace_text(path / QUESTIONS / f"{split}.jsonl", "".join(lines))
     replace_text(path / CONFIG, config_yaml)
+
+
+def read_questions_of(path: Path) -> dict[str, list[Question]]:
+    """Return the questions of a run by split, as they were when it was made."""
+    splits = {}
+    for file in sorted((path / QUESTIONS).glob("*.jsonl"), reverse=True):  # train before heldout
+        try:
+            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            splits[file.stem] = [Question(**row) for row in rows]
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{file}: the run's questions cannot be read ({error})") from None
+    if not splits.get("train"):
+        raise InputError(f"{path}: the run has no {QUESTIONS}/train.jsonl and cannot be resumed")
+    return splits
 
 
 def find_config(path: Path) -> Path:

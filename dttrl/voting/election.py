@@ -6,7 +6,7 @@ sample order. ``class_RN`` int32 holds the answer class of a rollout within its 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,55 +50,73 @@ class Tally(NamedTuple):
 
 def class_sums(class_RN: IntArray, value_RN: NDArray[np.generic], voter_RN: BoolArray) -> FloatArray:
     """Sum ``value_RN`` by class over the voters; returns float64 (R, C) with C the largest class + 1."""
-    n_elections = class_RN.shape[0]
-    n_classes = int(class_RN.max(initial=-1)) + 1
-    row_RN = np.broadcast_to(np.arange(n_elections)[:, None], class_RN.shape)
-    flat = row_RN[voter_RN].astype(np.int64) * n_classes + class_RN[voter_RN]
-    weights = np.asarray(value_RN, dtype=np.float64)[voter_RN]
-    sums = np.bincount(flat, weights=weights, minlength=n_elections * n_classes).astype(np.float64)
-    return sums.reshape(n_elections, n_classes)
+    ballots = _file(class_RN, voter_RN)
+    return ballots.sums(np.where(voter_RN, np.asarray(value_RN, dtype=np.float64), 0.0))
 
 
-def tally(class_RN: IntArray, weight_RN: FloatArray, confidence_RN: FloatArray, voter_RN: BoolArray) -> Tally:
-    """Elect the class of the largest summed weight.
+def tally(
+    class_RN: IntArray, weight_RN: FloatArray | None, confidence_RN: FloatArray, voter_RN: BoolArray
+) -> Tally:
+    """Elect the class of the largest summed weight (None: every voter weighs 1).
 
     Ties go to the larger summed confidence of the tied class's voters, then to the class whose first voter
     has the lowest position (sample id). Rollouts without an answer and without a finite weight never vote.
     """
-    voter_RN = voter_RN & (class_RN >= 0) & np.isfinite(weight_RN)
-    n_elections, n_rollouts = class_RN.shape
-    # Shares of 1/N keep sums of the largest floats finite; ratios and order are unchanged.
-    score_RC = class_sums(class_RN, weight_RN / max(n_rollouts, 1), voter_RN)
-    n_classes = score_RC.shape[1]
-    if n_classes == 0:
+    return tally_within(class_RN, weight_RN, confidence_RN, voter_RN, None, len(class_RN))
+
+
+def tally_within(
+    class_RN: IntArray,
+    weight_RN: FloatArray | None,
+    confidence_RN: FloatArray,
+    voter_RN: BoolArray,
+    election_RN: NDArray[np.int64] | None,
+    n_elections: int,
+) -> Tally:
+    """:func:`tally` of ``n_elections`` elections; ``election_RN`` says in which one a rollout votes."""
+    voter_RN = voter_RN & (class_RN >= 0)
+    if weight_RN is not None:
+        voter_RN &= np.isfinite(weight_RN)
+    ballots = _file(class_RN, voter_RN, election_RN, n_elections)
+    if ballots.n_classes == 0:
         none = np.full(n_elections, -1, dtype=np.int32)
         return Tally(none, np.zeros(n_elections, dtype=bool), np.zeros(n_elections))
-    present_RC = class_sums(class_RN, np.ones_like(weight_RN), voter_RN) > 0
+    score_RC = ballots.sums(None)
+    present_RC = score_RC > 0
+    if weight_RN is not None:
+        # Shares of 1/N keep sums of the largest floats finite; ratios and order are unchanged.
+        score_RC = ballots.sums(np.where(voter_RN, weight_RN, 0.0) / max(class_RN.shape[1], 1))
     score_RC = np.where(present_RC, score_RC, -np.inf)
-    best_R = score_RC.max(axis=1)
-    tied_RC = present_RC & (score_RC >= (best_R - TIE_TOLERANCE * np.abs(best_R))[:, None])
-
-    # A class none of whose voters has a confidence is the least sure of those that tie.
-    known_RN = voter_RN & np.isfinite(confidence_RN)
-    confidence_RC = class_sums(class_RN, confidence_RN / max(n_rollouts, 1), known_RN)
-    known_RC = class_sums(class_RN, np.ones_like(weight_RN), known_RN) > 0
-    confidence_RC = np.where(tied_RC & known_RC, confidence_RC, -np.inf)
-    surest_R = confidence_RC.max(axis=1)
-    slack_R = TIE_TOLERANCE * np.abs(np.where(np.isfinite(surest_R), surest_R, 0.0))
-    tied_twice_RC = tied_RC & (confidence_RC >= (surest_R - slack_R)[:, None])
-    first_RC = _first_position(class_RN, voter_RN, n_classes)
-    first_RC = np.where(tied_twice_RC, first_RC, n_rollouts)
-    any_R = present_RC.any(axis=1)
-    winner_R = np.where(any_R, first_RC.argmin(axis=1), -1).astype(np.int32)
-    return Tally(winner_R, tied_RC.sum(axis=1) > 1, _margin(score_RC, winner_R))
+    winner_R = score_RC.argmax(axis=1)
+    best_R = score_RC[np.arange(n_elections), winner_R]
+    any_R = best_R > -np.inf
+    with np.errstate(invalid="ignore"):
+        tied_RC = present_RC & (score_RC >= (best_R - TIE_TOLERANCE * np.abs(best_R))[:, None])
+    tie_R = tied_RC.sum(axis=1) > 1
+    tied = np.flatnonzero(tie_R)
+    if tied.size:
+        winner_R[tied] = _break_ties(ballots, confidence_RN, tied_RC[tied], tied)
+    winner_R = np.where(any_R, winner_R, -1).astype(np.int32)
+    return Tally(winner_R, tie_R, _margin(score_RC, winner_R))
 
 
-def summarize(class_RN: IntArray, confidence_RN: FloatArray, result: Tally) -> Vote:
-    """Complete a :class:`Tally` with the counts over all N rollouts that every strategy reports."""
+def voters_or_all(class_RN: IntArray, confidence_RN: FloatArray) -> FloatArray:
+    """Give rows none of whose answered rollouts has a finite confidence the confidence 1 throughout."""
+    blind_R = ~((class_RN >= 0) & np.isfinite(confidence_RN)).any(axis=1, keepdims=True)
+    return np.where(blind_R, 1.0, confidence_RN)
+
+
+def summarize(
+    class_RN: IntArray, confidence_RN: FloatArray, result: Tally, *, is_majority: bool = False
+) -> Vote:
+    """Complete a :class:`Tally` with the counts over all N rollouts that every strategy reports.
+
+    ``is_majority`` says that the tally is the count of heads over all rollouts, which is not made again.
+    """
     n_rollouts = class_RN.shape[1]
     valid_RN = class_RN >= 0
-    ones_RN = np.ones(class_RN.shape)
-    majority = tally(class_RN, ones_RN, confidence_RN, valid_RN).winner_R
+    heads = result if is_majority else tally(class_RN, None, confidence_RN, valid_RN)
+    majority = heads.winner_R
     n_votes_R = ((class_RN == result.winner_R[:, None]) & valid_RN).sum(axis=1).astype(np.int32)
     n_majority_R = ((class_RN == majority[:, None]) & valid_RN).sum(axis=1)
     share = 1.0 / max(n_rollouts, 1)
@@ -114,17 +132,76 @@ def summarize(class_RN: IntArray, confidence_RN: FloatArray, result: Tally) -> V
     )
 
 
-def _first_position(class_RN: IntArray, voter_RN: BoolArray, n_classes: int) -> NDArray[np.int64]:
-    n_elections, n_rollouts = class_RN.shape
-    first_RC = np.full((n_elections, n_classes), n_rollouts, dtype=np.int64)
-    row, position = np.nonzero(voter_RN)
-    np.minimum.at(first_RC, (row, class_RN[row, position]), position)
-    return first_RC
+class _Ballots(NamedTuple):
+    """Votes filed under election and class; those of no voter lie in one more class at the end."""
+
+    cell_RN: NDArray[np.int64]
+    n_elections: int
+    n_classes: int
+    by_row: bool
+    """Whether each row is an election."""
+
+    def sums(self, value_RN: FloatArray | None) -> FloatArray:
+        """Sum by election and class, (elections, C); None counts."""
+        width = self.n_classes + 1
+        weights = None if value_RN is None else value_RN.ravel()
+        sums = np.bincount(self.cell_RN.ravel(), weights=weights, minlength=self.n_elections * width)
+        return sums.astype(np.float64).reshape(self.n_elections, width)[:, : self.n_classes]
+
+
+def _file(
+    class_RN: IntArray,
+    voter_RN: BoolArray,
+    election_RN: NDArray[np.int64] | None = None,
+    n_elections: int | None = None,
+) -> _Ballots:
+    n_classes = int(class_RN.max(initial=-1)) + 1
+    rows = np.arange(len(class_RN))[:, None] if election_RN is None else election_RN
+    cell_RN = rows * (n_classes + 1) + np.where(voter_RN, class_RN, n_classes)
+    size = len(class_RN) if n_elections is None else n_elections
+    return _Ballots(cell_RN, size, n_classes, by_row=election_RN is None)
+
+
+def _break_ties(
+    ballots: _Ballots, confidence_RN: FloatArray, tied_TC: BoolArray, elections_T: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Winners of the elections ``elections_T``: largest summed confidence, then lowest first position."""
+    width = ballots.n_classes + 1
+    if ballots.by_row:
+        class_TN = ballots.cell_RN[elections_T] - elections_T[:, None] * width
+        place_V, position = np.nonzero(class_TN < ballots.n_classes)
+        cell_V = place_V * width + class_TN[place_V, position]
+        row = elections_T[place_V]
+    else:
+        place = np.full(ballots.n_elections, -1)
+        place[elections_T] = np.arange(len(elections_T))
+        election_RN, class_RN = np.divmod(ballots.cell_RN, width)
+        row, position = np.nonzero((place[election_RN] >= 0) & (class_RN < ballots.n_classes))
+        cell_V = place[election_RN[row, position]] * width + class_RN[row, position]
+    confidence_V = confidence_RN[row, position] / max(confidence_RN.shape[1], 1)
+    known_V = np.isfinite(confidence_V)
+    size = len(elections_T) * width
+
+    def by_class(values: FloatArray | None) -> NDArray[Any]:
+        sums = np.bincount(cell_V[known_V], weights=values, minlength=size)
+        return sums.reshape(-1, width)[:, :-1]
+
+    # A class none of whose voters has a confidence is the least sure of those that tie.
+    known_TC = by_class(None) > 0
+    confidence_TC = np.where(tied_TC & known_TC, by_class(confidence_V[known_V]), -np.inf)
+    surest_T = confidence_TC.max(axis=1)
+    slack_T = TIE_TOLERANCE * np.abs(np.where(np.isfinite(surest_T), surest_T, 0.0))
+    equal_TC = tied_TC & (confidence_TC >= (surest_T - slack_T)[:, None])
+    first = np.full(size, confidence_RN.shape[1])
+    np.minimum.at(first, cell_V, position)
+    first_TC = np.where(equal_TC, first.reshape(-1, width)[:, :-1], confidence_RN.shape[1])
+    winner_T: NDArray[np.intp] = first_TC.argmin(axis=1)
+    return winner_T
 
 
 def _margin(score_RC: FloatArray, winner_R: IntArray) -> FloatArray:
     cast_RC = np.where(np.isfinite(score_RC), score_RC, 0.0)
-    total_R = cast_RC.sum(axis=1)
+    total_R = cast_RC.cumsum(axis=1)[:, -1]  # in order: how many classes others have must not round it
     rows = np.arange(len(winner_R))
     lead_R = cast_RC[rows, np.maximum(winner_R, 0)]
     rest_RC = cast_RC.copy()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from dttrl.voting import weighted
-from dttrl.voting.election import BoolArray, FloatArray, IntArray, Tally
+from dttrl.voting.election import BoolArray, FloatArray, IntArray, Tally, tally_within
 
 N_INTERVALS = 10
 """N_C of the paper."""
@@ -20,18 +20,18 @@ def elect(
     class_RN: IntArray, weight_RN: FloatArray, voter_RN: BoolArray, *, intervals: int = N_INTERVALS
 ) -> Tally:
     """Elect by intervals of ``weight_RN`` (at least 0); shapes as in :mod:`dttrl.voting.election`."""
-    n_elections, n_rollouts = class_RN.shape
     voter_RN = voter_RN & (class_RN >= 0) & np.isfinite(weight_RN)
-    interval_RN = _interval(weight_RN, voter_RN, intervals)
-    member_RIN = voter_RN[:, None, :] & (interval_RN[:, None, :] == np.arange(intervals)[None, :, None])
-    member_FN = member_RIN.reshape(n_elections * intervals, n_rollouts)
-    class_FN = np.repeat(class_RN, intervals, axis=0)
-    weight_FN = np.repeat(weight_RN, intervals, axis=0)
-    winner_F = weighted.elect(class_FN, weight_FN, member_FN).winner_R
+    weighted.check(weight_RN, voter_RN)
+    n_elections = len(class_RN)
+    first = np.arange(n_elections)[:, None] * intervals
+    interval_RN = first + _interval(weight_RN, voter_RN, intervals)
+    size = n_elections * intervals
+    winner_F = tally_within(class_RN, weight_RN, weight_RN, voter_RN, interval_RN, size).winner_R
 
-    gave_winner_FN = member_FN & (class_FN == winner_F[:, None])
-    count_F = gave_winner_FN.sum(axis=1)
-    total_F = np.where(gave_winner_FN, weight_FN, 0.0).sum(axis=1)
+    gave_winner_RN = voter_RN & (class_RN == winner_F[interval_RN])
+    given = interval_RN[gave_winner_RN]
+    count_F = np.bincount(given, minlength=size)
+    total_F = np.bincount(given, weights=weight_RN[gave_winner_RN], minlength=size)
     mean_F = np.where(count_F > 0, total_F / np.maximum(count_F, 1), np.nan)
     # Highest interval first: a tie that confidence cannot break goes to the surer interval.
     winner_RI = winner_F.reshape(n_elections, intervals)[:, ::-1]

@@ -1,20 +1,26 @@
 """Voting methods by name, for saved rollouts: ``distrivoting:f=hierarchical,reject=guarded``.
 
-A method is a function from ``(class_RN, confidence_RN)`` to a :class:`VoteOutcome`; confidences are vote
-weights already (not negative). Adding one is a module beside this and a line in :data:`METHODS`.
+A method is a function from ``(class_RN, confidence_RN)`` to a :class:`VoteOutcome`. Adding one is a module
+beside this and an entry of :data:`METHODS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dttrl.errors import InputError
-from dttrl.mixture import Mixtures, fit_mixtures
+from dttrl.mixture import Mixture, Mixtures, fit_mixtures
+from dttrl.voting.best_of_n import best_of_n
+from dttrl.voting.borda import POWER, borda
+from dttrl.voting.deepconf import TOP, deepconf
 from dttrl.voting.distrivoting import REJECTS, VOTE_FUNCTIONS, DistriVote, distrivoting
 from dttrl.voting.election import FloatArray, IntArray, Vote
 from dttrl.voting.majority import majority
+from dttrl.voting.mob import RATIO, mob
+from dttrl.voting.parameters import Parameter, Value, parse_parameters, words
+from dttrl.voting.progressive import progressive
 from dttrl.voting.weighted import weighted
 
 
@@ -23,34 +29,70 @@ class VoteOutcome(NamedTuple):
 
     vote: Vote
     distrivote: DistriVote | None = None
-    mixtures: Mixtures | None = None
+    mixtures: Mixtures | Mixture | None = None
 
 
-VoteMethod = Callable[[IntArray, FloatArray], VoteOutcome]
+class VoteMethod(Protocol):
+    """How a method is called; ``pool`` is for those that vote under the mixture of more than a question."""
+
+    def __call__(
+        self, class_RN: IntArray, confidence_RN: FloatArray, pool: Mixture | Mixtures | None = None, /
+    ) -> VoteOutcome:
+        """Vote on R questions of N rollouts each."""
+
+
+Parameters = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class MethodInfo:
-    """A voting method: what it is, whether it needs confidences, and its parameters with their choices."""
+    """A voting method: what it is, what it needs, and its parameters."""
 
     name: str
     summary: str
-    build: Callable[[Mapping[str, str]], VoteMethod]
+    build: Callable[[Parameters], VoteMethod]
     needs_confidence: bool = True
-    parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Allowed values by parameter; the first is the default."""
+    by_rank: bool = False
+    """Only the order of the confidences counts, so that they may be negative."""
+    pooled: bool = False
+    """Votes under a mixture of all questions of a step, with the history of the steps before."""
+    parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
-def _majority(_: Mapping[str, str]) -> VoteMethod:
-    return lambda class_RN, confidence_RN: VoteOutcome(majority(class_RN, confidence_RN))
+class ParsedMethod(NamedTuple):
+    """A method with its parameters."""
+
+    info: MethodInfo
+    vote: VoteMethod
+    parameters: dict[str, Value]
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether confidences are summed as vote weights and so must not be negative."""
+        heads = self.parameters.get("f") == "majority"
+        return self.info.needs_confidence and not self.info.by_rank and not heads
 
 
-def _weighted(_: Mapping[str, str]) -> VoteMethod:
-    return lambda class_RN, confidence_RN: VoteOutcome(weighted(class_RN, confidence_RN))
+def _simple(vote: Callable[..., Vote], **names: str) -> Callable[[Parameters], VoteMethod]:
+    """Build methods that return a :class:`Vote`; ``names`` maps keyword to parameter."""
+
+    def build(parameters: Parameters) -> VoteMethod:
+        keywords = {keyword: parameters[name] for keyword, name in names.items()}
+
+        def method(
+            class_RN: IntArray, confidence_RN: FloatArray, _: Mixture | Mixtures | None = None, /
+        ) -> VoteOutcome:
+            return VoteOutcome(vote(class_RN, confidence_RN, **keywords))
+
+        return method
+
+    return build
 
 
-def _distrivoting(parameters: Mapping[str, str]) -> VoteMethod:
-    def vote(class_RN: IntArray, confidence_RN: FloatArray) -> VoteOutcome:
+def _distrivoting(parameters: Parameters) -> VoteMethod:
+    def vote(
+        class_RN: IntArray, confidence_RN: FloatArray, _: Mixture | Mixtures | None = None, /
+    ) -> VoteOutcome:
         # The mixture of a question is that of its answered rollouts, as in DistriVoting's Algorithm 1.
         answered_RN = confidence_RN.copy()
         answered_RN[class_RN < 0] = float("nan")
@@ -59,8 +101,8 @@ def _distrivoting(parameters: Mapping[str, str]) -> VoteMethod:
             class_RN,
             confidence_RN,
             mixtures,
-            f_vote=parameters["f"],  # type: ignore[arg-type]
-            reject=parameters["reject"],  # type: ignore[arg-type]
+            f_vote=parameters["f"],
+            reject=parameters["reject"],
             refit=parameters["refit"] == "yes",
             monotone=parameters["monotone"] == "yes",
         )
@@ -69,29 +111,98 @@ def _distrivoting(parameters: Mapping[str, str]) -> VoteMethod:
     return vote
 
 
+def _progressive(parameters: Parameters) -> VoteMethod:
+    def vote(
+        class_RN: IntArray, confidence_RN: FloatArray, pool: Mixture | Mixtures | None = None, /
+    ) -> VoteOutcome:
+        outcome, mixture = progressive(
+            class_RN,
+            confidence_RN,
+            pool,
+            f_vote=parameters["f"],
+            reject=parameters["reject"],
+            monotone=parameters["monotone"] == "yes",
+        )
+        return VoteOutcome(outcome.vote, outcome, mixture)
+
+    return vote
+
+
+_F = "vote among those that are left"
+_REJECT = words(*REJECTS, meaning="drop the positives that answer as the negatives elect")
+_MONOTONE = words("no", "yes", meaning="surer than the positive mean is always positive")
+
 METHODS: dict[str, MethodInfo] = {
     info.name: info
     for info in (
         MethodInfo(
-            "sc", "majority vote (self-consistency, arXiv:2203.11171)", _majority, needs_confidence=False
+            "sc",
+            "majority vote (self-consistency, arXiv:2203.11171)",
+            _simple(majority),
+            needs_confidence=False,
         ),
-        MethodInfo("wsc", "confidence-weighted vote (arXiv:2206.02336)", _weighted),
+        MethodInfo("wsc", "confidence-weighted vote (arXiv:2206.02336)", _simple(weighted)),
+        MethodInfo("bon", "answer of the surest rollout (best of N)", _simple(best_of_n), by_rank=True),
+        MethodInfo(
+            "mob",
+            "mode of best-of-m over bootstraps, in closed form (arXiv:2511.18630)",
+            _simple(mob, m="m", ratio="q"),
+            by_rank=True,
+            parameters={
+                "m": Parameter(
+                    "adaptive", "bootstrap size", words=("adaptive", "sqrt"), number="int", above=0
+                ),
+                "q": Parameter(
+                    RATIO, "ratio of the sizes tried by adaptive", number="float", above=0, most=0.99
+                ),
+            },
+        ),
+        MethodInfo(
+            "deepconf",
+            "confidence-weighted vote of the surest share (DeepConf, arXiv:2508.15260)",
+            _simple(deepconf, top="top", f_vote="f"),
+            parameters={
+                "top": Parameter(TOP, "share that votes", number="float", above=0, most=1),
+                "f": words("weighted", "majority", meaning=_F),
+            },
+        ),
+        MethodInfo(
+            "borda",
+            "Borda vote by rank of confidence (self-certainty, arXiv:2502.18581)",
+            _simple(borda, p="p"),
+            by_rank=True,
+            parameters={
+                "p": Parameter(POWER, "power of the rank; 0: majority", number="float", least=0, most=100)
+            },
+        ),
         MethodInfo(
             "distrivoting",
             "mixture filter, reject, vote (DistriVoting, arXiv:2603.03872)",
             _distrivoting,
             parameters={
-                "f": ("hierarchical", *(name for name in VOTE_FUNCTIONS if name != "hierarchical")),
-                "reject": REJECTS,
-                "refit": ("yes", "no"),
-                "monotone": ("no", "yes"),
+                "f": words("hierarchical", *(n for n in VOTE_FUNCTIONS if n != "hierarchical"), meaning=_F),
+                "reject": _REJECT,
+                "refit": words("yes", "no", meaning="fit again after the reject"),
+                "monotone": _MONOTONE,
+            },
+        ),
+        MethodInfo(
+            "progressive",
+            "vote of training: mixture of the step and its shifted past (alg:pseudo_label)",
+            _progressive,
+            pooled=True,
+            parameters={
+                "f": words(*VOTE_FUNCTIONS, meaning=_F),
+                "reject": _REJECT,
+                "monotone": _MONOTONE,
+                "window": Parameter("all", "past steps in the pool", words=("all",), number="int", above=-1),
             },
         ),
     )
 }
 
 
-def parse_method(text: str) -> tuple[MethodInfo, VoteMethod]:
+def parse_method(text: str) -> ParsedMethod:
     """Build a method from ``name`` or ``name:parameter=value,...``.
 
     Raises :class:`InputError` that names what is unknown and what there is.
@@ -100,14 +211,5 @@ def parse_method(text: str) -> tuple[MethodInfo, VoteMethod]:
     if name not in METHODS:
         raise InputError(f"voting method {name!r} is not one of: {', '.join(METHODS)}")
     info = METHODS[name]
-    chosen = {parameter: choices[0] for parameter, choices in info.parameters.items()}
-    for item in filter(None, rest.split(",")):
-        parameter, _, value = item.partition("=")
-        if parameter not in chosen:
-            known = ", ".join(chosen) or "none"
-            raise InputError(f"method {name!r} has no parameter {parameter!r} (it has: {known})")
-        if value not in info.parameters[parameter]:
-            known = ", ".join(info.parameters[parameter])
-            raise InputError(f"method {name!r}: {parameter}={value!r} is not one of: {known}")
-        chosen[parameter] = value
-    return info, info.build(chosen)
+    chosen = parse_parameters(name, rest, info.parameters)
+    return ParsedMethod(info, info.build(chosen), chosen)

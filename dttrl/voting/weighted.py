@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from dttrl.errors import InputError
-from dttrl.voting.election import BoolArray, FloatArray, IntArray, Tally, Vote, summarize, tally
+from dttrl.voting.election import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Tally,
+    Vote,
+    summarize,
+    tally,
+    voters_or_all,
+)
 
 
 def elect(class_RN: IntArray, weight_RN: FloatArray, voter_RN: BoolArray) -> Tally:
@@ -13,13 +22,18 @@ def elect(class_RN: IntArray, weight_RN: FloatArray, voter_RN: BoolArray) -> Tal
 
     Raises :class:`InputError` for a negative weight: argmax of a sum of negatives is the rarest answer.
     """
+    check(weight_RN, voter_RN)
+    return tally(class_RN, weight_RN, weight_RN, voter_RN)
+
+
+def check(weight_RN: FloatArray, voter_RN: BoolArray) -> None:
+    """Raise :class:`InputError` where a voter has a negative weight."""
     lowest = np.min(weight_RN, where=voter_RN & np.isfinite(weight_RN), initial=0.0)
     if lowest < 0:
         raise InputError(
             f"a weighted vote needs weights of at least 0, got {lowest:.4g}: "
             "score with measure topk or perplexity, or turn log-probabilities into probabilities first"
         )
-    return tally(class_RN, weight_RN, weight_RN, voter_RN)
 
 
 def reversed_weights(confidence_RN: FloatArray, voter_RN: BoolArray) -> FloatArray:
@@ -38,7 +52,5 @@ def reversed_weights(confidence_RN: FloatArray, voter_RN: BoolArray) -> FloatArr
 
 def weighted(class_RN: IntArray, weight_RN: FloatArray) -> Vote:
     """Vote by summed confidence; questions none of whose rollouts has a confidence get the plain majority."""
-    valid_RN = class_RN >= 0
-    blind_R = ~(valid_RN & np.isfinite(weight_RN)).any(axis=1, keepdims=True)
-    weight_RN = np.where(blind_R, 1.0, weight_RN)
-    return summarize(class_RN, weight_RN, elect(class_RN, weight_RN, valid_RN))
+    weight_RN = voters_or_all(class_RN, weight_RN)
+    return summarize(class_RN, weight_RN, elect(class_RN, weight_RN, class_RN >= 0))

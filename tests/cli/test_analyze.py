@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -178,3 +179,58 @@ def test_rollouts_without_gold_have_no_accuracy(tmp_path: Path, capsys: pytest.C
     pq.write_table(pa.table(columns), path)
     assert main(["analyze", "accuracy", str(path)]) == 2
     assert "no question has a gold answer" in capsys.readouterr().err
+
+
+@pytest.fixture
+def benchmarks(tmp_path: Path) -> list[Path]:
+    """Two files of three questions with 20 and 9 rollouts each."""
+    paths = []
+    for name, size in (("rich", 20), ("poor", 9)):
+        rng = np.random.default_rng(size)
+        rows = [
+            {"query_id": f"q{q}", "sample_id": i, "gold": "1", "answer": str(rng.integers(0, 3)),
+             "confidence": float(rng.random())}
+            for q in range(3)
+            for i in range(size)
+        ]  # fmt: skip
+        paths.append(tmp_path / f"{name}.parquet")
+        table = pa.Table.from_pylist(rows, schema=ROLLOUTS.select(rows[0]))
+        write_table(paths[-1], table, ROLLOUTS, metadata={})
+    return paths
+
+
+def test_budget_scaling_gives_the_table_the_files_and_the_figure(
+    benchmarks: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame, figure = tmp_path / "budget.csv", tmp_path / "budget.svg"
+    args = ["analyze", "budget-scaling", *map(str, benchmarks), "--repeats", "4"]
+    assert main([*args, "-o", str(frame), "--plot", str(figure)]) == 0
+    captured = capsys.readouterr()
+    assert re.search(r"^budget +method +rich +poor$", captured.out, re.MULTILINE)
+    assert re.search(r"^ *16 +sc +\d+\.\d\d \(.*\) +-$", captured.out, re.MULTILINE)
+    assert "left out, not extrapolated: budget 16, 32, 64, 128, 256" in captured.err
+    assert len(frame.read_text("utf-8").splitlines()) == 1 + 6 * 3
+    assert figure.read_text("utf-8").startswith("<?xml")
+    assert main([*args, "-o", str(frame)]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert main([*args, "--json", "-q"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert {cell["method"] for cell in data["cells"]} == {
+        "mob",
+        "bon",
+        "sc",
+        "wsc",
+        "deepconf",
+        "distrivoting",
+    }
+    assert main([*args, "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out) == data
+
+
+def test_budget_scaling_refuses_to_extrapolate(
+    benchmarks: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", "budget-scaling", str(benchmarks[1]), "--budget", "10"]) == 2
+    error = capsys.readouterr().err
+    assert "poor: 9" in error
+    assert error.count("\n") == 1

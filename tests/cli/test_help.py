@@ -13,7 +13,8 @@ from dttrl_cli.app import app, main
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
-    "generate", "import", "score", "vote", "train", "analyze majority-ratio", "analyze accuracy", "doctor",
+    "generate", "import", "score", "vote", "train", "analyze majority-ratio", "analyze accuracy",
+    "analyze budget-scaling", "doctor",
 ]  # fmt: skip
 
 

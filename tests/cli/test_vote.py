@@ -5,10 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dttrl.history import History
 from dttrl.schemas import ROLLOUTS, VOTES
 from dttrl.tables import read_table, write_table
 from dttrl.voting.registry import METHODS
@@ -62,7 +64,10 @@ def test_the_list_names_every_method_and_parameter(capsys: pytest.CaptureFixture
     text, _ = output(capsys, "--list")
     for info in METHODS.values():
         assert info.name in text
-        assert all(f"{name}={'|'.join(values)}" in text for name, values in info.parameters.items())
+        for name, parameter in info.parameters.items():
+            line = re.search(rf"^{info.name} +{name} +(.+?)  ", text, re.MULTILINE)
+            assert line is not None
+            assert line[1] == parameter.form
 
 
 def test_without_confidence_the_majority_votes_and_it_is_said(
@@ -103,3 +108,86 @@ def test_wrong_use_is_one_line(
     assert error.startswith("dttrl: error: ")
     assert error.count("\n") == 1
     assert named in error
+
+
+def test_disagreements_are_listed_with_tallies(scored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = output(capsys, str(scored), "-m", "sc", "-m", "wsc", "--disagreements")
+    assert re.search(r"^a\nanswer +rollouts +confidence +right +elected by\n", text, re.MULTILINE)
+    assert re.search(r"^ *1 +2 +2.500 +no +sc$", text, re.MULTILINE)
+    assert re.search(r"^ *2 +1 +9.000 +yes +wsc$", text, re.MULTILINE)
+    assert "\nb\n" not in text
+    data = json.loads(output(capsys, str(scored), "-m", "sc", "-m", "wsc", "--disagreements", "--json")[0])
+    assert [split["query_id"] for split in data["split"]] == ["a"]
+    assert data["split"][0]["tallies"][0] == {
+        "answer": "1", "count": 2, "confidence": 2.5, "right": False, "methods": ["sc"],
+    }  # fmt: skip
+
+
+def test_strings_may_vote_instead_of_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "theirs.parquet"
+    answers = ["1/2", "0.5", "3", "3"]
+    columns = {"query_id": ["q"] * 4, "sample_id": list(range(4)), "answer": answers, "gold": ["0.5"] * 4}
+    columns["weight"] = [1, 1, 9, 9]
+    columns["confidence"] = [2, 2, 1, 0.5]
+    pq.write_table(pa.table(columns), path)
+    assert re.search(r"^sc +1/1", output(capsys, str(path), "-m", "sc")[0], re.MULTILINE)
+    assert re.search(r"^sc +0/1", output(capsys, str(path), "-m", "sc", "--classes", "raw")[0], re.MULTILINE)
+    weighed = output(capsys, str(path), "-m", "wsc", "--confidence", "weight")[0]
+    assert re.search(r"^wsc +0/1", weighed, re.MULTILINE)
+    assert main(["vote", str(path), "--confidence", "none-such"]) == 2
+    assert "none-such" in capsys.readouterr().err
+
+
+def test_questions_that_steps_repeat_are_one_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"step": step, "query_id": query, "sample_id": 0, "gold": "1", "answer": {"a": "1", "b": "2"}[query]}
+        for step in range(1, 21)
+        for query in "ab"
+    ]
+    path = tmp_path / "steps.parquet"
+    write_table(path, pa.Table.from_pylist(rows, schema=ROLLOUTS.select(rows[0])), ROLLOUTS, metadata={})
+    data = json.loads(output(capsys, str(path), "-m", "sc", "--json")[0])
+    (sc,) = data["methods"]
+    # Wilson's interval of 20 right of 40 is 0.352 to 0.648; two questions know far less.
+    assert (sc["accuracy"], sc["accuracy_low"], sc["accuracy_high"]) == (0.5, 0.0, 1.0)
+
+
+def test_steps_have_a_history_of_their_own(tmp_path: Path) -> None:
+    """`progressive` at step 2 votes under both steps, shifted; without a past it would differ."""
+    rng = np.random.default_rng(2)
+    rows = []
+    for step, level in ((1, 0.0), (2, 5.0)):
+        for q in range(6):
+            for i, value in enumerate(level + 5 + rng.normal(size=8).round(3) + 2 * rng.integers(0, 2, 8)):
+                rows.append(
+                    {"step": step, "query_id": f"q{q}", "sample_id": i, "gold": "1",
+                     "confidence": float(value), "answer": str(rng.integers(0, 3))}
+                )  # fmt: skip
+    path = tmp_path / "steps.parquet"
+    write_table(path, pa.Table.from_pylist(rows, schema=ROLLOUTS.select(rows[0])), ROLLOUTS, metadata={})
+    means = {}
+    for name in ("progressive", "progressive:window=0"):
+        out = tmp_path / f"{len(name)}.parquet"
+        assert main(["vote", str(path), "-m", name, "-o", str(out), "-q"]) == 0
+        table = read_table(out, VOTES)
+        means[name] = dict(zip(table["step"].to_pylist(), table["mean_pos"].to_pylist(), strict=True))
+    assert means["progressive"][1] == means["progressive:window=0"][1]
+    assert means["progressive"][2] != means["progressive:window=0"][2]
+    history = History()
+    for step in (1, 2):
+        values = np.array([row["confidence"] for row in rows if row["step"] == step])
+        progressive, history = history.advance(step, values)
+        assert means["progressive"][step] == pytest.approx(progressive.mixture.mean_pos, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["scored.parquet", "votes.csv", "-"])
+def test_votes_do_not_replace_rollouts_or_pretend_to_be_csv(
+    scored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    before = scored.read_bytes()
+    assert main(["vote", str(scored), "-o", str(tmp_path / name), "--overwrite"]) == 2
+    assert capsys.readouterr().err.startswith("dttrl: error: ")
+    assert scored.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["scored.parquet"]

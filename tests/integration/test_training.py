@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,9 +205,58 @@ def test_resuming_a_finished_run_leaves_it_alone(finished: Path) -> None:
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
 
 
-def test_a_resumed_run_cannot_change_its_settings(finished: Path) -> None:
+def test_a_resumed_run_cannot_change_its_settings(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--learning-rate"):
         resume(finished, overrides={"learning_rate": 1.0})
+    shutil.copytree(finished, tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("steps: 6", "steps: 8"))
+    with pytest.raises(InputError, match=r"config\.yaml is not the one that step-000006 was trained with"):
+        resume(tmp_path / "run")
+
+
+def test_a_run_resumes_without_its_question_file_and_from_anywhere(
+    finished: Path, tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_model.parent)
+    chosen = config(tmp_path, Path(tiny_model.name), beta=0.01)
+    with pytest.raises(KeyboardInterrupt):
+        train(chosen, observer=StopAt(4))
+    (tmp_path / "questions.jsonl").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert same_bits(weights(resume(Path("run"))), weights(finished))
+
+
+def test_two_processes_do_not_train_one_run(tmp_path: Path, tiny_model: Path) -> None:
+    class Meddler(Silent):
+        def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+            if step == 3:
+                with pytest.raises(InputError, match="another process is working on it"):
+                    resume(tmp_path / "run")
+
+    run = train(config(tmp_path, tiny_model), observer=Meddler())
+    assert len(metrics(run)) == STEPS
+
+
+def test_an_input_in_the_run_folder_is_not_deleted(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    model = tmp_path / "run" / "checkpoints" / "step-000006" / "model"
+    with pytest.raises(InputError, match="lies in the run folder"):
+        train(config(tmp_path, model), overwrite=True)
+    assert (model / "model.safetensors").is_file()
+
+
+def test_the_best_evaluation_has_a_checkpoint(tmp_path: Path, tiny_model: Path) -> None:
+    run = train(config(tmp_path, tiny_model, eval_every=1, checkpoint_every=0, eval_temperature=1.0))
+    best = json.loads((run / "checkpoints" / "step-000006" / "state.json").read_text())["best_step"]
+    assert (run / "checkpoints" / f"step-{best:06d}" / "model").is_dir()
+
+
+def test_centred_confidences_are_the_history(tmp_path: Path, tiny_model: Path) -> None:
+    run = train(config(tmp_path, tiny_model, centre="question", steps=2))
+    table = read_table(run / "history.parquet", HISTORY)
+    values = np.asarray(table["confidence"]).reshape(4, 8)
+    assert np.allclose(values.mean(axis=1), 0.0)
 
 
 def test_an_existing_run_is_refused_before_the_model_is_loaded(tmp_path: Path, tiny_model: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.mixture import GaussianMixture
 
-from dttrl.mixture import Mixture, fit_mixture, fit_mixtures
+from dttrl.mixture import START_QUANTILES, Mixture, fit_mixture, fit_mixtures
 
 PARAMETERS = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos")
 
@@ -178,3 +178,58 @@ def test_a_fit_is_a_stationary_point(separation: float) -> None:
     for row in values[:5]:
         mixture = fit_mixture(row)
         assert mixture.is_degenerate or em_step(row, mixture) < 1e-5
+
+
+@pytest.mark.parametrize("n", [16, 64, 256])
+@pytest.mark.parametrize("separation", [2.0, 3.0, 5.0])
+def test_the_means_of_batch_and_single_fits_are_the_same_to_a_millionth(n: int, separation: float) -> None:
+    """In deviations of the data, where the batch finds two components: both climb from the same starts."""
+    rng = np.random.default_rng(n)
+    upper = rng.random((30, n)) < 0.5
+    values = rng.normal(size=(30, n)) * np.where(upper, 0.7, 1.0) + separation * upper
+    mixtures = fit_mixtures(values)
+    assert (~mixtures.is_degenerate).sum() > 15
+    for row, of_batch in zip(values, mixtures, strict=True):
+        single = fit_mixture(row)
+        assert single.is_degenerate == of_batch.is_degenerate
+        if not single.is_degenerate:
+            assert abs(single.mean_neg - of_batch.mean_neg) < 1e-6 * row.std()
+            assert abs(single.mean_pos - of_batch.mean_pos) < 1e-6 * row.std()
+
+
+def test_a_fit_does_not_depend_on_the_others_of_its_batch() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.gamma(2.0, size=(300, 24))
+    values[rng.random(values.shape) < 0.1] = np.nan
+    together = fit_mixtures(values)
+    for i in range(0, 300, 23):
+        alone = fit_mixtures(values[i : i + 1])[0]
+        assert alone.is_degenerate == together[i].is_degenerate
+        np.testing.assert_allclose(parameters(together[i]), parameters(alone), rtol=1e-6, atol=1e-9)
+
+
+def plain_em(row: NDArray[np.float64], low: float, high: float) -> float:
+    """Mean log-likelihood after thousands of textbook iterations; -inf where a component collapsed."""
+    mean, var, weight = np.quantile(row, [low, high]), np.full(2, row.var()), np.full(2, 0.5)
+    total = np.zeros_like(row)
+    for _ in range(6_000):
+        density = weight / np.sqrt(2 * np.pi * var) * np.exp(-0.5 * (row[:, None] - mean) ** 2 / var)
+        total = density.sum(axis=1)
+        share = density / total[:, None]
+        mass = share.sum(axis=0)
+        mean = (share * row[:, None]).sum(axis=0) / mass
+        var = (share * (row[:, None] - mean) ** 2).sum(axis=0) / mass
+        weight = mass / row.size
+        if mass.min() < 1.5 or var.min() ** 0.5 < 1e-3 * row.std():
+            return -np.inf
+    return float(np.log(total).mean())
+
+
+def test_unimodal_rows_reach_what_plain_em_reaches() -> None:
+    """One Gaussian has no two components to find, and EM crawls."""
+    rng = np.random.default_rng(8)
+    values = rng.normal(size=(4, 40))
+    for row, mixture in zip(values, fit_mixtures(values), strict=True):
+        best = max(plain_em(row, *pair) for pair in START_QUANTILES)
+        assert mixture.is_degenerate or mixture.log_likelihood > best - 1e-6
+        assert not mixture.is_degenerate or best == -np.inf

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dttrl.errors import InputError
+from dttrl.errors import InputError, WorkError
 from dttrl.history import History
 from dttrl.training.checkpoint import (
     RunState,
@@ -104,3 +104,13 @@ def test_a_pickle_in_place_of_the_optimizer_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         load_checkpoint(path, optimizer, history_window=None)
     assert not (tmp_path / "harm").exists()
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    _, optimizer = trained()
+    with pytest.raises(WorkError, match="No space left"):
+        save_checkpoint(tmp_path, RunState(2), save_model=full, optimizer=optimizer, history=past())
+    assert list(tmp_path.iterdir()) == []

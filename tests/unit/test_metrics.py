@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from dttrl.errors import InputError
 from dttrl.history import History
 from dttrl.methods import METHODS
 from dttrl.training.metrics import step_metrics
-from dttrl.training_signal import ScoredBatch, SignalSettings, training_signal
+from dttrl.training_signal import NO_GOLD, ScoredBatch, SignalSettings, training_signal
 
 CLASSES = np.array([[0, 0, 1, -1], [0, 1, 1, 1]], dtype=np.int32)
 CONFIDENCES = np.array([[4.0, 3.0, 5.0, 1.0], [6.0, 2.0, 2.5, 1.5]])
@@ -66,3 +67,26 @@ def test_mixture_metrics_belong_to_the_filter() -> None:
     assert metrics["pool_size"] == 8.0
     assert float(metrics["mixture_mean_pos"] or 0) >= float(metrics["mixture_mean_neg"] or 0)
     assert metrics["mixture_degenerate"] is None
+
+
+def test_questions_without_gold_are_left_out() -> None:
+    whole, part = batch([0, 0]), batch([0, NO_GOLD])
+    first, _ = training_signal(whole, History(), METHODS["ttrl"], SignalSettings(n_train=2))
+    second, _ = training_signal(part, History(), METHODS["ttrl"], SignalSettings(n_train=2))
+    metrics = step_metrics(part, second)
+    assert metrics["label_accuracy"] == 1.0
+    assert metrics["ground_truth_ratio"] == pytest.approx(2 / 4)
+    assert metrics["majority_ratio"] == step_metrics(whole, first)["majority_ratio"]
+
+
+def test_the_gold_answer_is_no_wrong_label() -> None:
+    scored = batch([-1, 0])
+    signal, _ = training_signal(scored, History(), METHODS["ttrl-gt"], SignalSettings(n_train=2))
+    metrics = step_metrics(scored, signal)
+    assert metrics["label_accuracy"] == 1.0
+    assert metrics["no_label"] == 0.5
+
+
+def test_ground_truth_cannot_label_without_gold() -> None:
+    with pytest.raises(InputError, match="some questions have none"):
+        training_signal(batch([0, NO_GOLD]), History(), METHODS["ttrl-gt"], SignalSettings(n_train=2))

@@ -211,10 +211,12 @@ def test_no_rows_is_an_error(tmp_path: Path) -> None:
 def test_output_that_would_damage_the_input_is_refused(tmp_path: Path) -> None:
     first = write(tmp_path / "in" / "1.parquet", table((None, "a", 0)))
     second = write(tmp_path / "in" / "2.parquet", table((None, "b", 0)))
-    RolloutFiles([first]).check_output(first)  # a clean replace
+    RolloutFiles([first]).check_output(first, keeps_rows=True)  # a clean replace
+    with pytest.raises(InputError, match="is one of the input files"):
+        RolloutFiles([first]).check_output(first)
     RolloutFiles([first]).check_output(tmp_path / "in" / "3.parquet")
     RolloutFiles([first.parent]).check_output(tmp_path / "out.parquet")
-    with pytest.raises(InputError, match="one of 2 input files"):
+    with pytest.raises(InputError, match="is one of the input files"):
         RolloutFiles([first, second]).check_output(tmp_path / "in" / ".." / "in" / "1.parquet")
     with pytest.raises(InputError, match="a part of the input folder"):
         RolloutFiles([first.parent]).check_output(tmp_path / "in" / "3.parquet")

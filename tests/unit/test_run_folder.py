@@ -9,9 +9,22 @@ import pyarrow as pa
 import pytest
 
 from dttrl.errors import InputError, OutputExistsError
+from dttrl.questions import Question
 from dttrl.schemas import EVALUATIONS, LABELS
 from dttrl.tables import read_table, table_from_columns
-from dttrl.training.run_folder import RunFolder, check_run, create_run, find_config
+from dttrl.training.run_folder import (
+    RunFolder,
+    check_inputs,
+    check_run,
+    create_run,
+    find_config,
+    read_questions_of,
+)
+
+SPLITS = {
+    "train": [Question("q", "1+1=?", "2", "sums"), Question("r", "Z\u00fcrich \ud800?\n", None, None)],
+    "heldout": [Question("q", "2+2=?", "4", None)],
+}
 
 
 def evaluation(step: int) -> pa.Table:
@@ -31,7 +44,7 @@ def evaluation(step: int) -> pa.Table:
 
 
 def filled(path: Path, steps: int) -> RunFolder:
-    create_run(path, "method: ttrl\n", overwrite=False)
+    create_run(path, "method: ttrl\n", SPLITS, overwrite=False)
     folder = RunFolder(path, {"model": "tiny"})
     for step in range(1, steps + 1):
         folder.add_table("evaluations", evaluation(step))
@@ -80,10 +93,10 @@ def test_metrics_are_json_without_nan(tmp_path: Path) -> None:
 def test_a_run_is_not_overwritten_unless_asked(tmp_path: Path) -> None:
     filled(tmp_path / "run", steps=1)
     with pytest.raises(OutputExistsError, match="--resume"):
-        create_run(tmp_path / "run", "method: ttrl-gt\n", overwrite=False)
+        create_run(tmp_path / "run", "method: ttrl-gt\n", SPLITS, overwrite=False)
     assert (tmp_path / "run" / "config.yaml").read_text() == "method: ttrl\n"
-    create_run(tmp_path / "run", "method: ttrl-gt\n", overwrite=True)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
+    create_run(tmp_path / "run", "method: ttrl-gt\n", SPLITS, overwrite=True)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "questions"]
 
 
 def test_a_folder_that_is_no_run_is_never_replaced(tmp_path: Path) -> None:
@@ -110,3 +123,22 @@ def test_tables_are_validated_on_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="query_id"):
         folder.flush("evaluations")
     assert LABELS.name == "labels"
+
+
+def test_questions_come_back_as_they_were(tmp_path: Path) -> None:
+    filled(tmp_path / "run", steps=1)
+    assert read_questions_of(tmp_path / "run") == SPLITS
+    (tmp_path / "run" / "questions" / "train.jsonl").write_text('{"id": 1}\n')
+    with pytest.raises(InputError, match=r"train\.jsonl"):
+        read_questions_of(tmp_path / "run")
+    with pytest.raises(InputError, match="cannot be resumed"):
+        read_questions_of(tmp_path)
+
+
+def test_inputs_inside_the_run_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "q.jsonl").write_text("")
+    inputs = {"model": tmp_path / "run" / "model", "question file": tmp_path / "q.jsonl"}
+    with pytest.raises(InputError, match="the model lies in the run folder"):
+        check_inputs(tmp_path / "run", inputs)
+    check_inputs(tmp_path / "other", inputs)

@@ -28,18 +28,20 @@ def same(one: VoteOutcome, other: VoteOutcome) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_method_works_by_its_name_with_the_first_value_of_each_parameter(name: str) -> None:
-    info, _ = parse_method(name)
+def test_every_method_works_by_its_name_with_the_default_of_each_parameter(name: str) -> None:
+    info = parse_method(name).info
     assert info is METHODS[name]
     assert info.summary
-    defaults = ",".join(f"{parameter}={values[0]}" for parameter, values in info.parameters.items())
+    defaults = ",".join(f"{key}={parameter.default}" for key, parameter in info.parameters.items())
     assert same(outcome(name), outcome(f" {name}:{defaults} "))
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_value_of_every_parameter_works(name: str) -> None:
     parameters = METHODS[name].parameters
-    for values in product(*parameters.values()):
+    numbers = {"m": ("1", "24"), "q": ("0.5",), "top": ("0.01", "1"), "p": ("0", "3"), "window": ("0", "3")}
+    choices = [parameter.words + numbers.get(key, ()) for key, parameter in parameters.items()]
+    for values in product(*choices):
         text = ",".join(f"{parameter}={value}" for parameter, value in zip(parameters, values, strict=True))
         assert (outcome(f"{name}:{text}").vote.winner_R >= 0).all()
 
@@ -104,7 +106,7 @@ def test_refit_by_hand() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "voting method '' is not one of: sc, wsc, distrivoting"),
+        ("", "voting method '' is not one of: sc, wsc, bon, mob, deepconf, borda, dist"),
         ("SC", "voting method 'SC' is not one of"),
         ("sc:f=majority", "method 'sc' has no parameter 'f' .it has: none"),
         (
@@ -118,11 +120,28 @@ def test_refit_by_hand() -> None:
         ("distrivoting:f", "method 'distrivoting': f='' is not one of"),
         ("distrivoting:reject=never", "reject='never' is not one of: guarded, always, off"),
         ("distrivoting f=majority", "is not one of: sc"),
+        ("deepconf:top=0", "method 'deepconf': top='0' is not one of: number above 0, at most 1"),
+        ("deepconf:top=1.5", "top='1.5' is not one of"),
+        ("deepconf:top=nan", "top='nan' is not one of"),
+        ("mob:m=0", r"m='0' is not one of: adaptive.sqrt.whole number above 0"),
+        ("mob:m=2.5", "m='2.5' is not one of"),
+        ("mob:q=1", "q='1' is not one of: number above 0, at most 0.99"),
+        ("borda:p=-1", "p='-1' is not one of: number at least 0, at most 100"),
     ],
 )
 def test_bad_methods_name_what_there_is(text: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
         parse_method(text)
+
+
+def test_what_only_ranks_may_be_negative_and_what_sums_may_not() -> None:
+    free = {name for name in METHODS if not parse_method(name).needs_weights}
+    assert free == {"sc", "bon", "mob", "borda", "progressive"}
+    assert not parse_method("distrivoting:f=majority").needs_weights
+    assert parse_method("progressive:f=weighted").needs_weights
+    for name in ("bon", "mob", "borda"):
+        moved = parse_method(name).vote(CLASSES, CONFIDENCE - 100)
+        np.testing.assert_array_equal(moved.vote.winner_R, outcome(name).vote.winner_R)
 
 
 def test_a_stray_comma_is_nothing() -> None:

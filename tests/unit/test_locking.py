@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from dttrl.errors import InputError
-from dttrl.sampling.lock import Lock
+from dttrl.locking import Lock
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = (
     "import sys, pathlib; sys.path.insert(0, sys.argv[2])\n"
-    "from dttrl.sampling.lock import Lock\n"
+    "from dttrl.locking import Lock\n"
     "print(Lock(pathlib.Path(sys.argv[1])).take(), flush=True)\n"
     "sys.stdin.read()\n"
 )
@@ -60,7 +60,7 @@ def test_a_file_removed_while_it_is_taken_does_not_count(
             path.parent.rmdir()
         return True
 
-    monkeypatch.setattr("dttrl.sampling.lock._locked", late)
+    monkeypatch.setattr("dttrl.locking._locked", late)
     assert Lock(path).take()
     assert len(tries) == 2
     assert path.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from dttrl.errors import InputError
@@ -76,3 +77,15 @@ def _same_file(handle: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
         return False
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock ``path`` for the block; raises :class:`InputError` where another process has it."""
+    lock = Lock(path)
+    if not lock.take():
+        raise InputError(f"{what}: another process is working on it; wait for it or stop it")
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,357 @@
+"""Accuracy of voting methods against the voting budget, from saved rollouts (tab:budget_scaling).
+
+For a budget b, b of a question's N saved rollouts are drawn without replacement, a number of times, and every
+method votes on the same draws. The draws of a repeat are nested: the smaller budget is part of the larger.
+With b = N there is one draw only. A budget above N is left out, never extrapolated. Intervals are percentile
+bootstraps over both questions and repeats. Axis letters: B questions, R repeats, N rollouts of a draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dttrl.analysis.accuracy import Estimate
+from dttrl.answers.grading import Grader
+from dttrl.errors import InputError
+from dttrl.offline import expand, has_confidence, vote_weights
+from dttrl.rng import derive
+from dttrl.rollout_files import RolloutFiles
+from dttrl.scored_blocks import Classes, read_blocks
+from dttrl.scoring import stored_kind
+from dttrl.voting.election import BoolArray, FloatArray, IntArray
+from dttrl.voting.registry import METHODS, ParsedMethod, parse_method
+
+BUDGETS = (8, 16, 32, 64, 128, 256)
+"""Budgets of the paper's table."""
+PAPER_METHODS = ("mob", "bon", "sc", "wsc", "deepconf", "distrivoting")
+"""Methods of the paper's table, in its order."""
+_CHUNK = 2**20  # rollouts voted on at once
+
+Parsed = list[tuple[str, ParsedMethod]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One question's saved rollouts."""
+
+    query_id: str
+    class_N: IntArray
+    weight_N: FloatArray
+    right_C: BoolArray
+    """Whether a class is right."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The questions of one file that have a gold answer."""
+
+    name: str
+    questions: list[Samples]
+    has_confidence: bool
+    without_gold: int = 0
+
+    @property
+    def fewest(self) -> int:
+        """Rollouts of the question that has the fewest."""
+        return min((question.class_N.size for question in self.questions), default=0)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the table."""
+
+    budget: int
+    method: str
+    benchmark: str
+    accuracy: Estimate
+    questions: int
+    repeats: int
+    """Distinct draws: 1 where the budget is all there is."""
+    tie_rate: float
+
+
+@dataclass
+class BudgetTable:
+    """The cells, with what was left out and why."""
+
+    cells: list[Cell] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_benchmark(
+    path: Path,
+    *,
+    name: str | None = None,
+    methods: Sequence[str] = PAPER_METHODS,
+    kind: str | None = None,
+    classes: Classes = "equivalent",
+    confidence: str = "confidence",
+) -> Benchmark:
+    """Read the scored rollouts of one file or folder of parts.
+
+    Raises :class:`InputError` where no question has a gold answer, where the rollouts are of several training
+    steps, and for negative confidences that a method would sum.
+    """
+    files = RolloutFiles([path])
+    files.require("answer", "gold")
+    if confidence != "confidence":
+        files.require(confidence)
+    measure = files.metadata.get("measure") if confidence == "confidence" else None
+    needed = any(method.needs_weights for _, method in _parse(methods))
+    questions, steps, without_gold = [], set(), 0
+    with Grader(kind=kind or stored_kind(files.metadata)) as grader:
+        for block in read_blocks(files, grader=grader, classes=classes, confidence=confidence):
+            steps.add(block.step)
+            weight_RN = vote_weights(block, measure, needed=needed)
+            for r, query_id in enumerate(block.query_id):
+                if block.gold[r] is None:
+                    without_gold += 1
+                else:
+                    questions.append(Samples(query_id, block.class_RN[r], weight_RN[r], block.right_RC[r]))
+    if len(steps) > 1:
+        raise InputError(
+            f"{path}: rollouts of {len(steps)} training steps are of as many models; give one step's file"
+        )
+    if not questions:
+        raise InputError(f"{path}: no question has a gold answer, so there is no accuracy to compute")
+    return Benchmark(name or path.stem, questions, has_confidence(files, confidence), without_gold)
+
+
+def budget_table(
+    benchmarks: Sequence[Benchmark],
+    *,
+    methods: Sequence[str] = PAPER_METHODS,
+    budgets: Sequence[int] | None = None,
+    repeats: int = 64,
+    seed: int = 0,
+    workers: int = 2,
+    progress: Callable[[int], None] | None = None,
+) -> BudgetTable:
+    """Return accuracy with its interval for every budget, method and benchmark.
+
+    ``budgets`` (default: the paper's) that a benchmark's samples do not reach are left out of it with a note;
+    raises :class:`InputError` where nothing is left, and for methods that do not vote question by question.
+    ``progress`` is told the number of votes done.
+    """
+    parsed = _parse(methods)
+    table = BudgetTable()
+    votes = 0
+
+    def tell(count: int) -> None:
+        nonlocal votes
+        votes += count
+        if progress is not None:
+            progress(votes)
+
+    names = [benchmark.name for benchmark in benchmarks]
+    if len(set(names)) < len(names):
+        raise InputError(f"several benchmarks have one name: {', '.join(names)}; rename the files")
+    for benchmark in benchmarks:
+        if benchmark.without_gold:
+            table.notes.append(
+                f"{benchmark.name}: {benchmark.without_gold} questions without a gold answer are left out"
+            )
+        chosen = _reachable(benchmark, budgets, table.notes)
+        standing = _able(benchmark, parsed, table.notes)
+        if not chosen or not standing:
+            continue
+        grid = _grid(benchmark, standing, chosen, repeats=repeats, seed=seed, workers=workers, tell=tell)
+        weights = _bootstrap(benchmark, repeats, seed)
+        for budget in chosen:
+            for name, _ in standing:
+                right_BR, tie_BR = grid[budget, name]
+                questions, distinct = right_BR.shape
+                estimate = _estimate(right_BR, weights)
+                tie_rate = float(tie_BR.mean())
+                table.cells.append(
+                    Cell(budget, name, benchmark.name, estimate, questions, distinct, tie_rate)
+                )
+    if not table.cells:
+        reach = ", ".join(f"{benchmark.name}: {benchmark.fewest}" for benchmark in benchmarks)
+        raise InputError(
+            f"every budget exceeds the samples ({reach} for the question with the fewest): nothing is "
+            "extrapolated; give smaller --budget or more samples"
+        )
+    return table
+
+
+def draws(samples: Samples, budgets: Sequence[int], *, repeats: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return for each budget the positions of that many of a question's rollouts, (R, budget), ascending.
+
+    They depend on seed and question alone; of two budgets the larger draw contains the smaller. A budget of
+    all rollouts has one draw.
+    """
+    size = samples.class_N.size
+    rng = derive(seed, query=samples.query_id, purpose="budget-scaling")
+    order_RN = rng.permuted(np.tile(np.arange(size), (repeats, 1)), axis=1)
+    return [
+        np.arange(size)[None, :] if budget >= size else np.sort(order_RN[:, :budget], axis=1)
+        for budget in budgets
+    ]
+
+
+def budget_frame(table: BudgetTable) -> pa.Table:
+    """Return one row a cell, accuracy as a fraction with its interval in ``_low`` and ``_high``."""
+    schema = pa.schema(
+        [
+            ("budget", pa.int64()),
+            ("method", pa.string()),
+            ("benchmark", pa.string()),
+            *((name, pa.float64()) for name in ("accuracy", "accuracy_low", "accuracy_high", "tie_rate")),
+            ("questions", pa.int64()),
+            ("repeats", pa.int64()),
+        ]
+    )
+    records = [
+        {
+            "budget": cell.budget,
+            "method": cell.method,
+            "benchmark": cell.benchmark,
+            "accuracy": cell.accuracy.value,
+            "accuracy_low": cell.accuracy.low,
+            "accuracy_high": cell.accuracy.high,
+            "tie_rate": cell.tie_rate,
+            "questions": cell.questions,
+            "repeats": cell.repeats,
+        }
+        for cell in table.cells
+    ]
+    return pa.Table.from_pylist(records, schema=schema)
+
+
+def _parse(names: Sequence[str]) -> Parsed:
+    parsed = [(name, parse_method(name)) for name in expand(names)]
+    if "all" in names:
+        return [(name, method) for name, method in parsed if not method.info.pooled]
+    for name, method in parsed:
+        if method.info.pooled:
+            single = ", ".join(info.name for info in METHODS.values() if not info.pooled)
+            raise InputError(f"method {name} votes on all questions together, not one by one as {single}")
+    return parsed
+
+
+def _reachable(benchmark: Benchmark, budgets: Sequence[int] | None, notes: list[str]) -> list[int]:
+    asked = sorted(set(BUDGETS if budgets is None else budgets))
+    if asked and asked[0] < 1:
+        raise InputError(f"a budget must be at least 1 rollout, got {asked[0]}")
+    beyond = [budget for budget in asked if budget > benchmark.fewest]
+    if beyond:
+        poorest = min(benchmark.questions, key=lambda question: question.class_N.size)
+        notes.append(
+            f"{benchmark.name}: question {poorest.query_id!r} has {benchmark.fewest} rollouts; "
+            f"left out, not extrapolated: budget {', '.join(map(str, beyond))}"
+        )
+    return [budget for budget in asked if budget <= benchmark.fewest]
+
+
+def _able(benchmark: Benchmark, parsed: Parsed, notes: list[str]) -> Parsed:
+    if benchmark.has_confidence:
+        return parsed
+    left = [name for name, method in parsed if method.info.needs_confidence]
+    if left:
+        notes.append(f"{benchmark.name}: no confidences, left out: {', '.join(left)}")
+    return [(name, method) for name, method in parsed if not method.info.needs_confidence]
+
+
+_Grid = dict[tuple[int, str], tuple[BoolArray, BoolArray]]
+
+
+def _grid(
+    benchmark: Benchmark,
+    methods: Parsed,
+    budgets: Sequence[int],
+    *,
+    repeats: int,
+    seed: int,
+    workers: int,
+    tell: Callable[[int], None],
+) -> _Grid:
+    """Whether each method is right, and tied, on every draw of every question: (B, R) each."""
+
+    def vote(part: Sequence[Samples]) -> _Grid:
+        picked = [draws(samples, budgets, repeats=repeats, seed=seed) for samples in part]
+        found: _Grid = {}
+        for i, budget in enumerate(budgets):
+            class_RN, weight_RN, right_RC = _drawn(part, [orders[i] for orders in picked])
+            rows = np.arange(len(class_RN))
+            for name, method in methods:
+                result = method.vote(class_RN, weight_RN).vote
+                right_R = right_RC[rows, result.winner_R] & (result.winner_R >= 0)
+                found[budget, name] = (
+                    right_R.reshape(len(part), -1),
+                    result.tie_R.reshape(len(part), -1),
+                )
+        return found
+
+    share = -(-len(benchmark.questions) // max(workers, 1))
+    size = min(share, max(1, _CHUNK // (max(budgets) * repeats)))
+    parts = list(_chunks(benchmark.questions, size))
+    results: list[_Grid] = []
+    with ThreadPoolExecutor(max(workers, 1)) as pool:
+        for found in pool.map(vote, parts):
+            results.append(found)
+            tell(sum(right_BR.size for right_BR, _ in found.values()))
+    grid: _Grid = {}
+    for key in results[0]:
+        # A question that has just the budget has one draw, which stands for all repeats of the others.
+        width = max(found[key][0].shape[1] for found in results)
+        right, tie = (
+            np.concatenate([np.broadcast_to(found[key][k], (len(found[key][k]), width)) for found in results])
+            for k in (0, 1)
+        )
+        grid[key] = right, tie
+    return grid
+
+
+def _chunks(questions: Sequence[Samples], size: int) -> Iterator[list[Samples]]:
+    """At most ``size`` questions at a time, all with one number of samples."""
+    part: list[Samples] = []
+    for question in questions:
+        if part and (len(part) >= size or part[0].class_N.size != question.class_N.size):
+            yield part
+            part = []
+        part.append(question)
+    if part:
+        yield part
+
+
+def _drawn(
+    part: Sequence[Samples], picked: Sequence[NDArray[np.int64]]
+) -> tuple[IntArray, FloatArray, BoolArray]:
+    """Classes and weights of all draws, a row each, and which classes are right in that row."""
+    class_RN = np.concatenate([s.class_N[order] for s, order in zip(part, picked, strict=True)])
+    weight_RN = np.concatenate([s.weight_N[order] for s, order in zip(part, picked, strict=True)])
+    width = max(1, *(samples.right_C.size for samples in part))
+    right_BC = np.zeros((len(part), width), dtype=bool)
+    for b, samples in enumerate(part):
+        right_BC[b, : samples.right_C.size] = samples.right_C
+    return class_RN.astype(np.int32), weight_RN, np.repeat(right_BC, len(picked[0]), axis=0)
+
+
+def _bootstrap(
+    benchmark: Benchmark, repeats: int, seed: int, size: int = 2000
+) -> tuple[FloatArray, FloatArray]:
+    """How often each question and each repeat is drawn in ``size`` bootstraps, the same for all cells."""
+    rng = derive(seed, query=benchmark.name, purpose="budget-interval")
+    counts = [
+        rng.multinomial(n, np.full(n, 1 / n), size=size).astype(np.float64) / n
+        for n in (len(benchmark.questions), repeats)
+    ]
+    return counts[0], counts[1]
+
+
+def _estimate(right_BR: BoolArray, weights: tuple[FloatArray, FloatArray]) -> Estimate:
+    """Mean with a 95 % interval that draws questions and repeats anew, both with replacement."""
+    question_KB, repeat_KR = weights
+    value_BR = right_BR.astype(np.float64)
+    by_repeat_KR = question_KB @ value_BR
+    means_K = by_repeat_KR[:, 0] if value_BR.shape[1] == 1 else (by_repeat_KR * repeat_KR).sum(axis=1)
+    low, high = np.quantile(means_K, [0.025, 0.975])
+    return Estimate(float(value_BR.mean()), float(low), float(high))

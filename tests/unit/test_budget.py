@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dttrl.analysis.budget import (
+    Benchmark,
+    BudgetTable,
+    Samples,
+    budget_frame,
+    budget_table,
+    draws,
+    read_benchmark,
+)
+from dttrl.errors import InputError
+from dttrl.schemas import ROLLOUTS
+from dttrl.tables import write_table
+from dttrl.voting.registry import parse_method
+
+
+def samples(name: str, classes: list[int], weights: list[float], right: int = 0) -> Samples:
+    count = max(classes) + 1
+    return Samples(name, np.array(classes, np.int32), np.array(weights, float), np.arange(count) == right)
+
+
+def benchmark(questions: int = 3, size: int = 20, name: str = "made") -> Benchmark:
+    rng = np.random.default_rng(questions)
+    made = [
+        samples(f"q{i}", [*rng.integers(-1, 3, size).tolist(), 2], rng.gamma(3, size=size + 1).tolist())
+        for i in range(questions)
+    ]
+    return Benchmark(name, made, has_confidence=True)
+
+
+def cells(table: BudgetTable) -> dict[tuple[int, str, str], float]:
+    return {(cell.budget, cell.method, cell.benchmark): cell.accuracy.value for cell in table.cells}
+
+
+def test_draws_are_without_replacement_nested_and_their_own() -> None:
+    question = samples("q", [0] * 12, [1.0] * 12)
+    small, large, whole = draws(question, [3, 8, 12], repeats=50, seed=4)
+    assert small.shape == (50, 3)
+    assert whole.tolist() == [list(range(12))]
+    for one, more in zip(small.tolist(), large.tolist(), strict=True):
+        assert one == sorted(set(one))
+        assert set(one) <= set(more)
+    assert len({tuple(one) for one in small.tolist()}) > 30
+    np.testing.assert_array_equal(small, draws(question, [3], repeats=50, seed=4)[0])
+    assert (small != draws(question, [3], repeats=50, seed=5)[0]).any()
+    other = samples("r", [0] * 12, [1.0] * 12)
+    assert (small != draws(other, [3], repeats=50, seed=4)[0]).any()
+    share = np.bincount(draws(question, [3], repeats=4000, seed=1)[0].ravel()) / 4000
+    np.testing.assert_allclose(share, 0.25, atol=0.03)
+
+
+def test_accuracy_is_that_of_votes_on_the_draws() -> None:
+    made = benchmark()
+    methods = ["sc", "wsc", "bon", "mob", "deepconf:top=0.5", "borda", "distrivoting"]
+    table = budget_table([made], methods=methods, budgets=[2, 5], repeats=7, seed=3)
+    found = cells(table)
+    for i, budget in enumerate((2, 5)):
+        for method in methods:
+            right = []
+            for question in made.questions:
+                for order in draws(question, [2, 5], repeats=7, seed=3)[i]:
+                    vote = parse_method(method).vote(
+                        question.class_N[order][None], question.weight_N[order][None]
+                    )
+                    winner = int(vote.vote.winner_R[0])
+                    right.append(winner >= 0 and bool(question.right_C[winner]))
+            assert found[budget, method, "made"] == pytest.approx(np.mean(right))
+    assert all(cell.repeats == 7 and cell.questions == 3 for cell in table.cells)
+
+
+def test_many_repeats_approach_the_mean_over_all_subsets() -> None:
+    question = samples("q", [0, 0, 1, 1, 1, 2, 2], [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6])
+    made = Benchmark("made", [question], has_confidence=True)
+    found = cells(budget_table([made], methods=["sc"], budgets=[3], repeats=20_000))
+    subsets = [list(subset) for subset in combinations(range(7), 3)]
+    classes = np.array([question.class_N[subset] for subset in subsets])
+    weights = np.array([question.weight_N[subset] for subset in subsets])
+    winner = parse_method("sc").vote(classes, weights).vote.winner_R
+    assert found[3, "sc", "made"] == pytest.approx((winner == 0).mean(), abs=0.012)
+
+
+def test_the_result_depends_neither_on_threads_nor_on_the_other_methods() -> None:
+    made = benchmark(7)
+    whole = budget_table([made], methods=["sc", "distrivoting"], budgets=[4, 8], repeats=5)
+    for workers in (1, 3):
+        alone = budget_table([made], methods=["distrivoting"], budgets=[8], repeats=5, workers=workers)
+        assert alone.cells == [cell for cell in whole.cells if cell.budget == 8 and cell.method != "sc"]
+
+
+def test_a_budget_beyond_the_samples_is_left_out_and_said() -> None:
+    poor, rich = benchmark(2, 9, "poor"), benchmark(2, 30, "rich")
+    table = budget_table([poor, rich], methods=["sc"], repeats=3)
+    assert {(c.benchmark, c.budget) for c in table.cells} == {("poor", 8), ("rich", 8), ("rich", 16)}
+    assert any("'q0' has 10 rollouts" in note and "16, 32, 64, 128, 256" in note for note in table.notes)
+    with pytest.raises(InputError, match="nothing is extrapolated"):
+        budget_table([poor], methods=["sc"], budgets=[64])
+
+
+def test_all_samples_are_one_draw_and_its_interval_is_over_questions() -> None:
+    made = benchmark(4, 11)
+    (cell,) = budget_table([made], methods=["sc"], budgets=[12], repeats=9).cells
+    assert cell.repeats == 1
+    assert cell.accuracy.low <= cell.accuracy.value <= cell.accuracy.high
+    assert cell.accuracy.value * 4 == round(cell.accuracy.value * 4)
+
+
+def test_an_easy_benchmark_has_a_sure_interval_and_a_mixed_one_a_wide_one() -> None:
+    easy = Benchmark("easy", [samples(f"q{i}", [0] * 9, [1.0] * 9) for i in range(5)], True)
+    mixed = Benchmark("mixed", [samples(f"q{i}", [i % 2] * 9, [1.0] * 9) for i in range(6)], True)
+    for made, width in ((easy, 0.0), (mixed, 0.8)):
+        (cell,) = budget_table([made], methods=["sc"], budgets=[4], repeats=4).cells
+        assert cell.accuracy.high - cell.accuracy.low == pytest.approx(width, abs=0.2)
+        assert cell.accuracy.value == (1.0 if made is easy else 0.5)
+
+
+def test_pooled_methods_wrong_budgets_and_equal_names_are_refused() -> None:
+    made = benchmark()
+    with pytest.raises(InputError, match="votes on all questions together"):
+        budget_table([made], methods=["progressive"])
+    with pytest.raises(InputError, match="at least 1 rollout"):
+        budget_table([made], budgets=[0])
+    with pytest.raises(InputError, match="one name"):
+        budget_table([made, made])
+    every = budget_table([made], methods=["all"], budgets=[4], repeats=2)
+    assert "progressive" not in {cell.method for cell in every.cells}
+
+
+def rows(path: Path, answers: list[str | None], **columns: Any) -> Path:
+    records = [
+        {"query_id": "q", "sample_id": i, "answer": answer} | {k: v[i] for k, v in columns.items()}
+        for i, answer in enumerate(answers)
+    ]
+    table = pa.Table.from_pylist(records, schema=ROLLOUTS.select(records[0]))
+    write_table(path, table, ROLLOUTS, metadata={})
+    return path
+
+
+def test_benchmarks_are_read_from_scored_files(tmp_path: Path) -> None:
+    path = rows(
+        tmp_path / "r.parquet", ["1/2", "0.5", None, "3"], gold=["0.5"] * 4, confidence=[1.0, None, 2.0, 3.0]
+    )
+    made = read_benchmark(path)
+    (question,) = made.questions
+    assert (made.name, made.fewest, made.has_confidence) == ("r", 4, True)
+    assert question.class_N.tolist() == [0, 0, -1, 1]
+    assert question.right_C.tolist() == [True, False]
+    assert np.isnan(question.weight_N[1])
+    raw = read_benchmark(path, classes="raw").questions[0]
+    assert raw.class_N.tolist() == [0, 1, -1, 2]
+    assert raw.right_C.tolist() == [True, True, False]
+
+
+def test_files_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:
+    blind = rows(tmp_path / "blind.parquet", ["1", "2"], gold=["1", "1"])
+    table = budget_table([read_benchmark(blind)], budgets=[1])
+    assert {cell.method for cell in table.cells} == {"sc"}
+    assert any("no confidences" in note for note in table.notes)
+    nothing = rows(tmp_path / "nothing.parquet", ["1", "2"], gold=[None, None])
+    with pytest.raises(InputError, match="no question has a gold answer"):
+        read_benchmark(nothing)
+    negative = rows(tmp_path / "neg.parquet", ["1", "2"], gold=["1", "1"], confidence=[-1.0, -2.0])
+    with pytest.raises(InputError, match="negative vote weight"):
+        read_benchmark(negative)
+    assert read_benchmark(negative, methods=["mob"]).questions
+
+
+def test_the_frame_has_a_row_a_cell() -> None:
+    table = budget_table([benchmark()], methods=["sc", "wsc"], budgets=[2, 4], repeats=3)
+    frame = budget_frame(table)
+    assert frame.num_rows == 4
+    assert frame.column("budget").to_pylist() == [2, 2, 4, 4]
+    low, value, high = (frame.column(f"accuracy{end}").to_numpy() for end in ("_low", "", "_high"))
+    assert (low <= value).all()
+    assert (value <= high).all()
