@@ -16,11 +16,21 @@ from dttrl.voting.election import BoolArray, FloatArray, IntArray, Tally, Vote, 
 def elect(class_RN: IntArray, confidence_RN: FloatArray, voter_RN: BoolArray) -> Tally:
     """Elect the answer of the surest of ``voter_RN``; shapes as in :mod:`dttrl.voting.election`."""
     voter_RN = voter_RN & (class_RN >= 0) & np.isfinite(confidence_RN)
-    best_R = np.max(confidence_RN, axis=1, where=voter_RN, initial=-np.inf, keepdims=True)
-    best_RN = voter_RN & (confidence_RN == best_R)
-    result = majority.elect(class_RN, confidence_RN, best_RN)
-    several_R = (best_RN & (class_RN != result.winner_R[:, None])).any(axis=1)
-    return Tally(result.winner_R, several_R, result.margin_R)
+    seen_RN = np.where(voter_RN, confidence_RN, -np.inf)
+    surest_R = seen_RN.argmax(axis=1)
+    rows = np.arange(len(class_RN))
+    best_R = seen_RN[rows, surest_R]
+    winner_R = np.where(best_R > -np.inf, class_RN[rows, surest_R], -1).astype(np.int32)
+    margin_R = (winner_R >= 0).astype(np.float64)
+    several_R = np.zeros(len(class_RN), dtype=bool)
+    # Only where the highest confidence is shared do the answers that share it have to be counted.
+    shared = np.flatnonzero(((seen_RN == best_R[:, None]) & voter_RN).sum(axis=1) > 1)
+    if shared.size:
+        best_SN = seen_RN[shared] == best_R[shared, None]
+        result = majority.elect(class_RN[shared], confidence_RN[shared], best_SN)
+        winner_R[shared], margin_R[shared] = result.winner_R, result.margin_R
+        several_R[shared] = (best_SN & (class_RN[shared] != result.winner_R[:, None])).any(axis=1)
+    return Tally(winner_R, several_R, margin_R)
 
 
 def best_of_n(class_RN: IntArray, confidence_RN: FloatArray) -> Vote:

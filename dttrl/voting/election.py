@@ -103,7 +103,7 @@ def tally_within(
 def voters_or_all(class_RN: IntArray, confidence_RN: FloatArray) -> FloatArray:
     """Give rows none of whose answered rollouts has a finite confidence the confidence 1 throughout."""
     blind_R = ~((class_RN >= 0) & np.isfinite(confidence_RN)).any(axis=1, keepdims=True)
-    return np.where(blind_R, 1.0, confidence_RN)
+    return np.where(blind_R, 1.0, confidence_RN) if blind_R.any() else confidence_RN
 
 
 def summarize(
