@@ -172,7 +172,7 @@ def budget_scaling(
 
     console = Console(quiet=quiet, json_output=json_output)
     if output is not None:
-        frames.check_output(output, overwrite=overwrite)
+        frames.check_output(output, overwrite=overwrite, inputs=paths)
     if plot is not None:
         from dttrl.analysis import figures
 

@@ -24,16 +24,8 @@ def generate(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Rollouts to write.", show_default=False)
     ],
-    model: Annotated[
-        str | None,
-        typer.Argument(help="Hugging Face id, local folder, .gguf file, or 'smollm2'.", show_default=False),
-    ] = None,
-    questions: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Questions: JSONL, JSON, CSV or Parquet with a prompt column.", show_default=False
-        ),
-    ] = None,
+    model: options.Model = None,
+    questions: options.Questions = None,
     config: options.Config = None,
     overwrite: options.Overwrite = False,
     quiet: options.Quiet = False,
@@ -42,7 +34,7 @@ def generate(
     """Sample rollouts of every question, with the confidence of every token.
 
     Interrupted work goes on when the same command is run again.
-    Finished questions go into OUTPUT.parts about every 30 seconds and on Ctrl-C;
+    Finished questions go into OUTPUT.parts about every 30 seconds and on Ctrl-C or SIGTERM;
     a killed process loses those that finished since.
     """
     from dttrl.sampling.generation import check_output

@@ -153,12 +153,15 @@ def _train(console: Console, config: TrainConfig, *, overwrite: bool) -> Path:
 def _resume(console: Console, run: Path, given: Mapping[str, Any]) -> Path:
     from dttrl.training.loop import resume as resume_run
 
-    with resumable(_resume_hint(run)), console.progress("train", "steps") as progress:
+    with resumable(lambda: _resume_hint(run)), console.progress("train", "steps") as progress:
         return resume_run(run, observer=ConsoleObserver(console, progress), overrides=dict(given))
 
 
 def _resume_hint(run: Path) -> str:
-    return f"go on with: dttrl train --resume {shlex.quote(str(run))}"
+    command = f"dttrl train --resume {shlex.quote(str(run))}"
+    if any((run / "checkpoints").glob("step-*")):
+        return f"go on from the last checkpoint with: {command}"
+    return f"there is no checkpoint yet; start this run again with: {command}"
 
 
 def _finish(console: Console, run: Path) -> None:

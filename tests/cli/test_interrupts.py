@@ -31,9 +31,11 @@ def test_a_termination_is_an_interrupt_with_its_own_code(
     assert main(["generate", "m", "q.jsonl", "-o", str(output)]) == 143
     assert capsys.readouterr().err.startswith("dttrl: terminated; finished questions are kept in ")
     assert (tmp_path / "cleaned").exists()
-    assert main(["train", "--resume", "my runs/first"]) == 143
+    run = tmp_path / "my runs" / "first"
+    (run / "checkpoints" / "step-000002").mkdir(parents=True)
+    assert main(["train", "--resume", str(run)]) == 143
     error = capsys.readouterr().err
-    assert error == "dttrl: terminated; go on with: dttrl train --resume 'my runs/first'\n"
+    assert error == f"dttrl: terminated; go on from the last checkpoint with: dttrl train --resume '{run}'\n"
     assert main(["analyze", "majority-ratio", "x"]) == 143
     assert capsys.readouterr().err == "dttrl: terminated; run the same command again\n"
     assert signal.getsignal(signal.SIGTERM) is before

@@ -85,5 +85,8 @@ def test_a_stopped_run_goes_on_only_where_it_had_begun(
     config = tmp_path / "c.yaml"
     config.write_text(yaml.safe_dump({"model": "m", "questions": "q.jsonl"}))
     assert main(["train", "-c", str(config), "--run", str(folder), "-q"]) == 130
-    advice = f"go on with: dttrl train --resume '{folder}'" if started else "run the same command again"
+    resume = f"dttrl train --resume '{folder}'"
+    advice = f"there is no checkpoint yet; start this run again with: {resume}"
+    if not started:
+        advice = "run the same command again"
     assert capsys.readouterr().err == f"dttrl: interrupted; {advice}\n"
