@@ -1,4 +1,4 @@
-"""Votes on public rollouts that nobody here sampled: the tallies and the counts that others got for them."""
+"""Votes on rollouts that others published: the tallies and the counts that others got for them."""
 
 from __future__ import annotations
 
