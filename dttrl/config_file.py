@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from dttrl.errors import InputError
+from dttrl.validation import one_line
 
 
 def read_fields(path: Path) -> dict[str, object]:
@@ -28,8 +29,7 @@ def read_fields(path: Path) -> dict[str, object]:
         line = f" at line {where.line + 1}" if where is not None else ""
         raise InputError(f"{path}: not valid YAML{line}") from None
     except (ValueError, OverflowError, RecursionError) as error:  # dates and numbers that YAML cannot make
-        reason = str(error).splitlines()[0][:80]
-        raise InputError(f"{path}: not valid YAML ({reason})") from None
+        raise InputError(f"{path}: not valid YAML ({one_line(error)})") from None
     _refuse_repeated(path, node)
     if values is None:
         return {}

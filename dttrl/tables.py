@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dttrl.errors import InputError, WorkError
+from dttrl.outputs import check_target, sync_folder
 from dttrl.rollout_files import COMPATIBLE_METADATA, RolloutFiles, RolloutGroup
 from dttrl.schemas import (
     EVALUATIONS,
@@ -34,7 +35,6 @@ from dttrl.schemas import (
 )
 from dttrl.validation import (
     METADATA_KEY,
-    check_target,
     check_unique,
     conform,
     file_metadata,
@@ -241,16 +241,6 @@ def _runs(process: int) -> bool:
     except (OSError, OverflowError):  # somebody else's process; not the number of a process
         return True
     return True
-
-
-def sync_folder(folder: Path) -> None:
-    """Make new names in a folder survive a power cut (some systems cannot open a folder: no harm)."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def write_table(

@@ -19,26 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dttrl.errors import InputError, OutputExistsError
+from dttrl.errors import InputError
 from dttrl.schemas import FORMAT_VERSION, TableSchema
 
 METADATA_KEY = b"dttrl"
 
 _READ_BYTES = 2**20
-
-
-def check_target(path: Path, *, overwrite: bool) -> None:
-    """Raise for a path that no file can be written to, and for a file that is there unless ``overwrite``.
-
-    Never replaced, because the file would take its name from other programs: a folder, pipe or device.
-    """
-    if path.exists() and not path.is_file():
-        kind = "folder" if path.is_dir() else "pipe" if path.is_fifo() else "device or socket"
-        raise InputError(f"{path}: is not a regular file (it is a {kind}); choose another name to write to")
-    if path.exists() and not overwrite:
-        raise OutputExistsError(
-            f"{path}: exists already; pass --overwrite to replace it, or choose another name"
-        )
 
 
 @contextmanager
@@ -79,6 +65,8 @@ def _unreadable(path: Path, error: Exception) -> str:
 def one_line(shown: object) -> str:
     """Return an exception's message, or any text of a file, on one line, cut at 200 characters."""
     text = " ".join(str(shown).split())
+    if not text and isinstance(shown, BaseException):
+        text = type(shown).__name__
     return text if len(text) <= 200 else text[:197] + "..."
 
 

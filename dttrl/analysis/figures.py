@@ -6,7 +6,6 @@ Files come out the same byte for byte for the same numbers (SVG ids are salted, 
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from matplotlib.ticker import MaxNLocator
 
 from dttrl.analysis.budget import Cell
 from dttrl.analysis.majority import TITLES, GroupCurve
-from dttrl.errors import InputError, OutputExistsError
+from dttrl.errors import InputError
+from dttrl.outputs import check_new_file, replacing
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -104,12 +104,8 @@ def budget_panels(cells: Sequence[Cell]) -> Figure:
 def save(figure: Figure, path: Path, *, overwrite: bool = False) -> None:
     """Write the figure as SVG, PNG or PDF by the ending of ``path``, whole or not at all."""
     check_figure(path, overwrite=overwrite)
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         temporary.write_bytes(render(figure, path.suffix.lower().lstrip(".")))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def render(figure: Figure, kind: str) -> bytes:
@@ -129,10 +125,7 @@ def check_figure(path: Path, *, overwrite: bool) -> None:
     """Raise before any work when the figure could not be written to ``path``."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: unknown kind of figure, name it *.svg, *.png or *.pdf")
-    if path.exists() and not overwrite:
-        raise OutputExistsError(f"{path} exists; give --overwrite to replace it or choose another name")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{path}: the folder {path.absolute().parent} does not exist; create it first")
+    check_new_file(path, overwrite=overwrite)
 
 
 def _group_title(group: GroupCurve) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from dttrl.errors import InputError, OutputExistsError
+from dttrl.errors import InputError
+from dttrl.outputs import check_new_file, replacing
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -27,17 +27,13 @@ def check_output(path: Path, *, overwrite: bool, inputs: Sequence[Path] = ()) ->
             raise InputError(f"{path}: is one of the inputs; write to another file")
         if path.suffix.lower() == ".parquet" and given.is_dir() and given.resolve() in target.parents:
             raise InputError(f"{path}: lies in the input folder {given}; write elsewhere")
-    if path.exists() and not overwrite:
-        raise OutputExistsError(f"{path} exists; give --overwrite to replace it or choose another name")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{path}: the folder {path.absolute().parent} does not exist; create it first")
+    check_new_file(path, overwrite=overwrite)
 
 
 def write_frame(path: Path, table: pa.Table, *, overwrite: bool = False) -> None:
     """Write ``table`` to ``path`` (CSV or Parquet) through a temporary file beside it."""
     check_output(path, overwrite=overwrite)
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         if path.suffix.lower() == ".csv":
             from pyarrow import csv
 
@@ -46,6 +42,3 @@ def write_frame(path: Path, table: pa.Table, *, overwrite: bool = False) -> None
             from pyarrow import parquet
 
             parquet.write_table(table, temporary, compression="zstd")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from dttrl.analysis.accuracy import avg_at_n, evaluation_scores, maj_at_n
 from dttrl.errors import InputError
 from dttrl.schemas import EVALUATIONS, LABELS
 from dttrl.tables import read_table
+from dttrl.validation import one_line
 
 CONFIG, METRICS, LABEL_FILE, EVALUATION_FILE = (
     "config.yaml", "metrics.jsonl", "labels.parquet", "evaluations.parquet",
@@ -95,7 +96,7 @@ def read_config(run: Path) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not readable as YAML ({_first_line(error)})") from error
+        raise InputError(f"{path}: not readable as YAML ({one_line(error)})") from error
     if not isinstance(settings, dict):
         raise InputError(f"{path}: expected a mapping of settings, found {type(settings).__name__}")
     return settings
@@ -243,7 +244,3 @@ def _number(value: object) -> float:
 def _nanmean(values: Sequence[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import html
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from dttrl.analysis import majority
 from dttrl.analysis.accuracy import Estimate
 from dttrl.analysis.report_questions import question_tables
 from dttrl.analysis.run_summary import RunSummary, SplitChange, summarize_run
+from dttrl.outputs import replacing
 from dttrl.schemas import LABELS
 from dttrl.tables import read_table
 
@@ -181,9 +181,5 @@ def _clock(seconds: float) -> str:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

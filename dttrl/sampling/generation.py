@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from dttrl.config import GenerateConfig
 from dttrl.errors import InputError
+from dttrl.outputs import check_new_file
 from dttrl.questions import Question
 from dttrl.sampling.base import Sampler, SampleRequest
 from dttrl.sampling.configured import (
@@ -36,7 +37,6 @@ from dttrl.sampling.fingerprint import model_files
 from dttrl.sampling.parts import Parts
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.tables import TableWriter
-from dttrl.validation import check_target
 
 if TYPE_CHECKING:
     from dttrl.sampling.models import LoadedModel
@@ -57,9 +57,7 @@ class GenerationSummary:
 
 def check_output(output: Path, *, overwrite: bool) -> None:
     """Raise before a model is loaded when the result could not be written."""
-    check_target(output, overwrite=overwrite)
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"{output}: the folder {output.absolute().parent} does not exist; create it first")
+    check_new_file(output, overwrite=overwrite)
 
 
 def generate_rollouts(

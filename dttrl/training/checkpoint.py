@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 
 from dttrl.errors import InputError, WorkError
 from dttrl.history import History
-from dttrl.tables import sync_folder
+from dttrl.outputs import sync_folder
+from dttrl.validation import one_line
 
 SaveModel = Callable[[Path], None]
 
@@ -76,7 +77,7 @@ def save_checkpoint(
         sync_folder(folder)
     except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own
         shutil.rmtree(building, ignore_errors=True)
-        reason = str(error).splitlines()[0]
+        reason = one_line(error)
         raise WorkError(
             f"{target}: the checkpoint cannot be written ({reason}); make room and resume the run"
         ) from None
@@ -94,7 +95,7 @@ def load_checkpoint(
         with np.load(path / _HISTORY, allow_pickle=False) as arrays:
             history = History.from_arrays(dict(arrays), window=history_window)
     except _UNREADABLE as error:
-        raise InputError(f"{path}: the checkpoint cannot be read ({str(error).splitlines()[0]})") from None
+        raise InputError(f"{path}: the checkpoint cannot be read ({one_line(error)})") from None
     return state, history
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dttrl.errors import InputError, OutputExistsError, WorkError
+from dttrl.outputs import replacing
 from dttrl.questions import Question
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS, TableSchema
 from dttrl.tables import read_table, write_table
@@ -182,12 +182,8 @@ def find_config(path: Path) -> Path:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a text file so that it is there whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _json_line(record: Mapping[str, Any]) -> str:

@@ -114,3 +114,12 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="No space left"):
         save_checkpoint(tmp_path, RunState(2), save_model=full, optimizer=optimizer, history=past())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_without_a_message_is_named(tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        raise OSError
+
+    _, optimizer = trained()
+    with pytest.raises(WorkError, match="OSError"):
+        save_checkpoint(tmp_path, RunState(2), save_model=fail, optimizer=optimizer, history=past())

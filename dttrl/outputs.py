@@ -1,0 +1,57 @@
+"""Files that are written whole or not at all, and only where they may be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dttrl.errors import InputError, OutputExistsError
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Raise for a path that no file can be written to, and for a file that is there unless ``overwrite``.
+
+    Never replaced, because the file would take its name from other programs: a folder, pipe or device.
+    """
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else "pipe" if path.is_fifo() else "device or socket"
+        raise InputError(f"{path}: is not a regular file (it is a {kind}); choose another name to write to")
+    if path.exists() and not overwrite:
+        raise OutputExistsError(
+            f"{path}: exists already; pass --overwrite to replace it, or choose another name"
+        )
+
+
+def check_new_file(path: Path, *, overwrite: bool) -> None:
+    """:func:`check_target`, and raise where the folder to write into is missing."""
+    check_target(path, overwrite=overwrite)
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: the folder {path.absolute().parent} does not exist; create it first")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside ``path``; what the block wrote there then takes its place at once.
+
+    An exception in the block leaves ``path`` as it was and no temporary file.
+    """
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new names in a folder survive a power cut (some systems cannot open a folder: no harm)."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
