@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,19 +26,13 @@ from dttrl.questions import Question
 from dttrl.sampling.base import Sampler, SampleRequest
 from dttrl.sampling.configured import (
     configured_questions,
-    prompt_encoder,
-    prompt_metadata,
     sampling_settings,
     settings_metadata,
-    transformers_metadata,
 )
-from dttrl.sampling.fingerprint import model_files
+from dttrl.sampling.opening import open_backend
 from dttrl.sampling.parts import Parts
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.tables import TableWriter
-
-if TYPE_CHECKING:
-    from dttrl.sampling.models import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -121,42 +114,20 @@ def generate(
     """Do what ``config`` says: read the questions, load the model, sample into ``output``."""
     check_output(output, overwrite=overwrite)
     questions = configured_questions(config, limit=config.limit)
-    sampler, loaded, backend = _backend(config)
+    opened = open_backend(config, questions)
     return generate_rollouts(
         questions,
         output,
         samples=config.samples,
-        sampler=sampler,
+        sampler=opened.sampler,
         settings=sampling_settings(config, seed=config.seed),
-        encode=prompt_encoder(config, loaded),
-        metadata={**backend, **prompt_metadata(config, loaded)},
+        encode=opened.encode,
+        metadata=opened.metadata,
         keep_tokens=config.keep_tokens,
-        files=model_files(loaded.name) if loaded.source in ("folder", "gguf") else None,
+        files=opened.files,
         overwrite=overwrite,
         progress=progress,
     )
-
-
-def _backend(config: GenerateConfig) -> tuple[Sampler, LoadedModel, dict[str, object]]:
-    """Load the model into the sampler that ``config.backend`` names; returns its part of the metadata too."""
-    import torch
-
-    from dttrl.sampling.models import load_model, resolve_device, resolve_dtype
-    from dttrl.sampling.transformers import TransformersSampler
-
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    device = resolve_device(config.device)
-    dtype = resolve_dtype(config.dtype, device)
-    loaded = load_model(
-        config.model,
-        device=device,
-        dtype=dtype,
-        revision=config.revision,
-        trust_remote_code=config.trust_remote_code,
-    )
-    sampler = TransformersSampler(loaded.model, loaded.tokenizer, loaded.eos_ids)
-    return sampler, loaded, transformers_metadata(dtype)
 
 
 def _open(parts: Parts, questions: Mapping[str, Question], *, overwrite: bool) -> dict[str, set[int]]:
