@@ -19,6 +19,7 @@ from dttrl.answers.extraction import AnswerKind
 from dttrl.answers.kinds import AUTO
 from dttrl.confidence import Measure, Region
 from dttrl.config_file import read_fields
+from dttrl.config_server import ServerFields
 from dttrl.errors import InputError
 from dttrl.methods import find_method
 from dttrl.selection import Select
@@ -26,7 +27,7 @@ from dttrl.training_signal import Centre, DiversityOver
 from dttrl.voting.distrivoting import Reject, VoteFunction
 
 TemplateName = Literal["raw", "boxed", "chat", "chat-boxed"]
-Backend = Literal["auto", "transformers"]
+Backend = Literal["auto", "transformers", "openai"]
 Schedule = Literal["cosine", "linear", "constant"]
 
 
@@ -172,7 +173,7 @@ class ScoringFields(_Config):
         return str(Region.parse(value))
 
 
-class GenerateConfig(ModelFields, QuestionFields, SamplingFields):
+class GenerateConfig(ModelFields, QuestionFields, SamplingFields, ServerFields):
     """``dttrl generate``: N rollouts of every question."""
 
     samples: int = Field(64, ge=1, description="Rollouts of a question.", json_schema_extra=SAMPLING)

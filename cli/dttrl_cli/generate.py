@@ -15,6 +15,7 @@ from dttrl_cli.fields import settings
 EXAMPLES = (
     "dttrl generate smollm2 questions.jsonl -o rollouts.parquet --samples 64",
     "dttrl generate Qwen/Qwen2.5-0.5B-Instruct amc.jsonl -o amc.parquet --temperature 0.6",
+    "dttrl generate my-model amc.jsonl -o amc.parquet --base-url http://localhost:8000/v1",
 )
 
 
@@ -57,7 +58,7 @@ def generate(
             else:
                 progress.update(done, total)
 
-        summary = sample(chosen, output, overwrite=overwrite, progress=show)
+        summary = sample(chosen, output, overwrite=overwrite, progress=show, note=console.note)
     rows = [
         ["questions", str(summary.questions)],
         ["rollouts", str(summary.rollouts)],

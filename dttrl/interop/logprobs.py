@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dttrl.confidence import MISSING_LOGPROB, token_confidence
 from dttrl.errors import InputError
 from dttrl.interop.records import Place, kind, shown
+from dttrl.served_logprobs import byte_offsets
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def token_statistics(tokens: list[Any], content: str, *, k: int | None, place: P
             raise InputError(f"{place}: field '{where}.top_logprobs' is not a list of objects")
         values = [_logprob(entry, place, f"{where}.top_logprobs") for entry in entries]
         confidence_T[index] = _confidence(values, k)
-    text, offset_T = _offsets(pieces, content)
+    text, offset_T = byte_offsets(pieces, content)
     has_entries = k is not None and bool(np.isfinite(confidence_T).any())
     return TokenStatistics(text, offset_T, logprob_T, confidence_T if has_entries else None)
 
@@ -108,25 +109,3 @@ def _bytes(token: dict[str, Any], place: Place, where: str) -> bytes:
         return bytes(raw)
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{place}: field '{where}.bytes' is not a list of bytes") from None
-
-
-def _offsets(pieces: list[bytes], content: str) -> tuple[str, NDArray[np.int32] | None]:
-    """Return the text and the character at which each token starts; None where the bytes are another text.
-
-    A token may begin within a character: it then starts at that character. Tokens after the content (an end
-    token that is spelled out) start at the end of the text.
-    """
-    data = b"".join(pieces)
-    spelled = data.decode("utf-8", "replace")
-    at = spelled.rfind(content)
-    if at < 0 or not pieces or len(spelled.encode("utf-8", "replace")) != len(data):
-        return content, None
-    text = spelled[: at + len(content)]
-    starts = np.cumsum([0, *(len(piece) for piece in pieces)])[:-1]
-    byte_N = np.frombuffer(data, np.uint8)
-    first_N = (byte_N & 0xC0) != 0x80  # the first byte of a character
-    before = np.concatenate(([0], np.cumsum(first_N)))[starts]
-    within = np.zeros(len(starts), np.int64)
-    inside = starts < len(byte_N)
-    within[inside] = ~first_N[starts[inside]]
-    return text, np.minimum(before - within, len(text)).astype(np.int32)

@@ -14,6 +14,8 @@ from dttrl.sampling.settings import SamplingSettings
 class SampleRequest:
     """Rollouts wanted of one question: its prompt as token ids, and the ids of the samples to draw.
 
+    ``prompt_ids`` is empty where the sampler has the prompts itself, because a server has the tokenizer.
+
     A sample is determined by ``(seed, step, query_id, sample_id)`` and the prompt, so asking for some of a
     question's samples later gives what asking for all of them at once would have given, up to the rounding of
     the model's arithmetic, which differs between batches. To make that equal too, a finished request is given

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dttrl import __version__
 from dttrl.config import QuestionFields, SamplingFields
@@ -39,12 +39,16 @@ def prompt_encoder(config: QuestionFields, loaded: LoadedModel) -> Callable[[Que
     chat = config.template.startswith("chat")
 
     def encode(question: Question) -> tuple[int, ...]:
-        text = render(
-            question, config.template, suffix=_suffix(config), system=config.system, chat=loaded.chat
-        )
-        return loaded.encode(text, chat=chat)
+        return loaded.encode(prompt_text(config, question, chat=loaded.chat), chat=chat)
 
     return encode
+
+
+def prompt_text(
+    config: QuestionFields, question: Question, *, chat: Callable[[list[dict[str, str]]], str] | None
+) -> str:
+    """Return the rendered prompt; ``chat`` makes text of the messages of a chat template."""
+    return render(question, config.template, suffix=_suffix(config), system=config.system, chat=chat)
 
 
 def sampling_settings(config: SamplingFields, *, seed: int, **changes: Any) -> SamplingSettings:
@@ -62,7 +66,16 @@ def sampling_settings(config: SamplingFields, *, seed: int, **changes: Any) -> S
     return replace(settings, **changes)
 
 
-def prompt_metadata(config: QuestionFields, loaded: LoadedModel) -> dict[str, object]:
+class NamedModel(Protocol):
+    """What a rollout file says of a model."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def revision(self) -> str | None: ...  # noqa: D102
+
+
+def prompt_metadata(config: QuestionFields, loaded: NamedModel) -> dict[str, object]:
     """Return what a rollout file must say of its model and prompts."""
     return {
         "model": loaded.name,

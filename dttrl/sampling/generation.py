@@ -110,17 +110,25 @@ def generate(
     *,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> GenerationSummary:
-    """Do what ``config`` says: read the questions, load the model, sample into ``output``."""
+    """Do what ``config`` says: read the questions, load the model, sample into ``output``.
+
+    ``note`` is given, a line at a time, what the user must know before sampling begins.
+    """
     check_output(output, overwrite=overwrite)
     questions = configured_questions(config, limit=config.limit)
     opened = open_backend(config, questions)
+    if note is not None:
+        for line in opened.notes:
+            note(line)
+    k = config.k if opened.k is None else opened.k
     return generate_rollouts(
         questions,
         output,
         samples=config.samples,
         sampler=opened.sampler,
-        settings=sampling_settings(config, seed=config.seed),
+        settings=sampling_settings(config, seed=config.seed, k=k),
         encode=opened.encode,
         metadata=opened.metadata,
         keep_tokens=config.keep_tokens,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dttrl.config import GenerateConfig
+from dttrl.errors import InputError
 from dttrl.questions import Question
+from dttrl.sampling.backends import auto_backend
 from dttrl.sampling.base import Sampler
 from dttrl.sampling.configured import prompt_encoder, prompt_metadata, transformers_metadata
 from dttrl.sampling.fingerprint import model_files
@@ -23,14 +25,36 @@ class OpenedBackend:
     """The backend's and the model's part of the rollout file's metadata."""
     files: str | None = None
     """Identifies the files of a local model."""
+    k: int | None = None
+    """Entries of a token's confidence, where the backend allows fewer than the configuration asks for."""
+    notes: tuple[str, ...] = ()
+    """What the user must know before sampling begins, a line each."""
 
 
 def open_backend(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
-    """Open the backend that ``config.backend`` names; InputError where it, or its model, cannot be had."""
-    return _transformers(config)
+    """Open the backend that ``config.backend`` names; InputError where it, or its model, cannot be had.
+
+    ``auto`` is decided here; the metadata then hold the reason as ``backend_reason``.
+    """
+    if config.base_url is not None and config.backend not in ("auto", "openai"):
+        raise InputError(f"--base-url names a server, and --backend is {config.backend}; use openai")
+    if config.backend != "auto":
+        return _OPENERS[config.backend](config, questions)
+    name, reason = automatic(model=config.model, device=config.device, base_url=config.base_url)
+    opened = _OPENERS[name](config, questions)
+    return replace(
+        opened,
+        metadata={**opened.metadata, "backend_reason": reason},
+        notes=(f"backend {name}: {reason}", *opened.notes),
+    )
 
 
-def _transformers(config: GenerateConfig) -> OpenedBackend:
+def automatic(*, model: str = "", device: str = "auto", base_url: str | None = None) -> tuple[str, str]:
+    """Return the backend that ``auto`` takes for these settings on this machine, and why."""
+    return auto_backend(_OPENERS, model=model, device=device, base_url=base_url)
+
+
+def _transformers(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
     import torch
 
     from dttrl.sampling.models import load_model, resolve_device, resolve_dtype
@@ -53,3 +77,18 @@ def _transformers(config: GenerateConfig) -> OpenedBackend:
         {**transformers_metadata(dtype), **prompt_metadata(config, loaded)},
         model_files(loaded.name) if loaded.source in ("folder", "gguf") else None,
     )
+
+
+def _openai(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
+    from dttrl.sampling.openai import open_openai
+
+    opened = open_openai(config, questions)
+    # The server has the tokenizer: the sampler holds the prompts, and a request has no token ids.
+    return OpenedBackend(opened.sampler, lambda _: (), opened.metadata, k=opened.k, notes=opened.notes)
+
+
+_OPENERS: dict[str, Callable[[GenerateConfig, Sequence[Question]], OpenedBackend]] = {
+    "transformers": _transformers,
+    "openai": _openai,
+}
+"""What ``config.backend`` may name besides auto."""

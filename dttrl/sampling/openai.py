@@ -1,0 +1,296 @@
+"""The sampler that asks an OpenAI-compatible server: one request a sample, many at a time.
+
+What the server allows is found out with one short request before sampling: how many log-probabilities a
+token it gives, and whether it knows the options with which a model's own defaults are turned off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dttrl.config import GenerateConfig
+from dttrl.errors import DttrlError, InputError, WorkError
+from dttrl.questions import Question
+from dttrl.rng import derive_seed
+from dttrl.rollouts import Rollout
+from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.configured import prompt_metadata, prompt_text, sampling_settings
+from dttrl.sampling.openai_client import Refused, Server, Session, open_server, streamed
+from dttrl.sampling.openai_replies import Reply, ReplyError, read_reply, to_rollout
+from dttrl.sampling.settings import SamplingSettings
+
+Prompt = str | list[dict[str, str]]
+"""Text to continue, or the messages of a chat."""
+
+_STEPS = (20, 10, 5, 3, 2, 1)
+"""What is tried when a server refuses k and names no limit."""
+_PROBE_TOKENS = 4
+_NO_LOGPROBS = (
+    "it gives no log-probabilities, and the confidence is made of them; with vLLM start it with "
+    "--max-logprobs 20, with llama.cpp use its server of 2025 or later, with SGLang and OpenAI use a model "
+    "that supports top_logprobs"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a server allows. ``extras``: options beyond OpenAI's; ``length``: its name of the length limit."""
+
+    k: int
+    extras: bool = True
+    length: str = "max_tokens"
+    token_ids: bool = False
+
+
+@dataclass(frozen=True)
+class OpenedServer:
+    """A sampler that asks the server, and what the rollout file must say."""
+
+    sampler: OpenAISampler
+    k: int
+    metadata: Mapping[str, object]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Served:
+    """The model of a server, of which nothing but the name is known."""
+
+    name: str
+    revision: None = None
+
+
+def open_openai(config: GenerateConfig, questions: Sequence[Question]) -> OpenedServer:
+    """Ask the configured server what it allows and return its sampler.
+
+    InputError, one line each, for an address or key that is refused, a model that is not there, a server that
+    gives no log-probabilities, and settings that a server cannot follow; WorkError when it fails.
+    """
+    server = open_server(
+        config.base_url,
+        key_variable=config.api_key_env,
+        retries=config.retries,
+        timeout_s=config.timeout,
+        concurrency=config.concurrency,
+    )
+    if config.revision is not None:
+        raise InputError("--revision does not go with --backend openai: the server has loaded its model")
+    prompts = {question.id: prompt_of(config, question) for question in questions}
+    if not prompts:
+        raise InputError("no question to sample; the question file is empty")
+    settings = sampling_settings(config, seed=config.seed)
+    probe = prompts[min(prompts)]
+
+    async def ask(put: Callable[[Terms], None]) -> None:
+        put(await _negotiate(server, config.model, probe, settings))
+
+    (terms,) = streamed(ask)
+    if config.keep_tokens and not terms.token_ids:
+        raise InputError(f"{server.url} gives no token ids; leave out --keep-tokens")
+    notes = []
+    if terms.k < settings.k:
+        notes.append(
+            f"{server.url} gives {terms.k} log-probabilities a token of {settings.k}: confidences are means "
+            f"of {terms.k} (k in the file's metadata), not comparable with those of {settings.k}"
+        )
+    metadata = {
+        "backend": "openai",
+        "server": server.url,
+        "logprobs_mode": "server",
+        "entropy": "topk",
+        **prompt_metadata(config, _Served(config.model)),
+    }
+    return OpenedServer(OpenAISampler(server, config.model, prompts, terms), terms.k, metadata, tuple(notes))
+
+
+def prompt_of(config: GenerateConfig, question: Question) -> Prompt:
+    """Return the messages where the template is a chat's (the server has the template), else the text."""
+    text = prompt_text(config, question, chat=json.dumps)
+    if not config.template.startswith("chat"):
+        return text
+    messages: list[dict[str, str]] = json.loads(text)
+    return messages
+
+
+class OpenAISampler:
+    """Samples of ``model`` on ``server``; ``prompts`` holds the prompt of each question by its id.
+
+    Every sample is a request of its own, with a seed derived from (seed, question, sample): repeatable as far
+    as the server is. Questions are begun in order and yielded as they finish.
+    """
+
+    def __init__(self, server: Server, model: str, prompts: Mapping[str, Prompt], terms: Terms) -> None:
+        self._server, self._model, self._prompts, self._terms = server, model, prompts, terms
+
+    def sample(
+        self, requests: Sequence[SampleRequest], settings: SamplingSettings
+    ) -> Iterator[list[Rollout]]:
+        """Yield the rollouts of each request that is not held; WorkError or InputError when one fails."""
+        wanted = [request for request in requests if not request.held]
+        return streamed(lambda put: self._all(wanted, settings, put))
+
+    async def _all(
+        self,
+        requests: Sequence[SampleRequest],
+        settings: SamplingSettings,
+        put: Callable[[list[Rollout]], None],
+    ) -> None:
+        jobs = ((i, sample) for i, request in enumerate(requests) for sample in request.sample_ids)
+        done: dict[int, dict[int, Rollout]] = {}
+        async with self._server.session() as session:
+
+            async def work() -> None:
+                for index, sample_id in jobs:
+                    request = requests[index]
+                    rollout = await self._one(session, request, sample_id, settings)
+                    finished = done.setdefault(index, {})
+                    finished[sample_id] = rollout
+                    if len(finished) == len(request.sample_ids):
+                        put([finished[number] for number in request.sample_ids])
+                        del done[index]
+
+            await _together(work, self._server.concurrency)
+
+    async def _one(
+        self, session: Session, request: SampleRequest, sample_id: int, settings: SamplingSettings
+    ) -> Rollout:
+        prompt = self._prompts[request.query_id]
+        seed = derive_seed(
+            settings.seed, step=request.step or 0, query=request.query_id, purpose=f"openai:{sample_id}"
+        )
+        body = request_body(self._model, prompt, self._terms, settings, seed=seed)
+        what = f"question {request.query_id!r}, sample {sample_id}"
+        try:
+            reply = read_reply(await session.post(path_of(prompt), body, what=what), k=self._terms.k)
+            if not len(reply.count_T) and reply.finish_reason != "abort" and reply.text:
+                raise ReplyError("there are no log-probabilities")
+        except Refused as refused:
+            raise await explained(session, refused, self._model, what) from None
+        except ReplyError as error:
+            raise WorkError(f"{session.server.url}: {what}: the reply cannot be read: {error}") from None
+        return to_rollout(
+            reply, k=self._terms.k, query_id=request.query_id, sample_id=sample_id, step=request.step
+        )
+
+
+def path_of(prompt: Prompt) -> str:
+    """Where a prompt is sent, below the base address."""
+    return "/completions" if isinstance(prompt, str) else "/chat/completions"
+
+
+def request_body(
+    model: str, prompt: Prompt, terms: Terms, settings: SamplingSettings, *, seed: int
+) -> dict[str, Any]:
+    """Return the JSON of one request.
+
+    Everything that a server might take from the model's own defaults (vLLM does) is said explicitly.
+    """
+    body: dict[str, Any] = {
+        "model": model, "temperature": settings.temperature, "top_p": settings.top_p,
+        "seed": seed & 0x7FFFFFFF, terms.length: settings.max_new_tokens,
+    }  # fmt: skip
+    if isinstance(prompt, str):
+        body |= {"prompt": prompt, "logprobs": terms.k}
+    else:
+        body |= {"messages": prompt, "logprobs": True, "top_logprobs": terms.k}
+    if settings.stop:
+        body["stop"] = list(settings.stop)
+    if terms.extras:
+        body |= {"top_k": settings.top_k or -1, "repetition_penalty": 1.0, "return_token_ids": True}
+    return body
+
+
+async def _together(work: Callable[[], Any], workers: int) -> None:
+    """Run ``workers`` of ``work`` until all end or one fails; the others are then cancelled."""
+    tasks = [asyncio.ensure_future(work()) for _ in range(workers)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _negotiate(server: Server, model: str, prompt: Prompt, settings: SamplingSettings) -> Terms:
+    short = replace(settings, max_new_tokens=min(_PROBE_TOKENS, settings.max_new_tokens))
+    terms = Terms(settings.k)
+    what = "the first request"
+    async with server.session() as session:
+        while True:
+            body = request_body(model, prompt, terms, short, seed=0)
+            try:
+                answer = await session.post(path_of(prompt), body, what=what, patient=False)
+                return _as_given(terms, read_reply(answer, k=terms.k), server)
+            except Refused as refused:
+                changed = _next_terms(terms, refused) if refused.status in (400, 422) else None
+                if changed is None:
+                    raise await explained(session, refused, model, what) from None
+                if changed.k < 1:
+                    raise InputError(f"{server.url}: {_NO_LOGPROBS}") from None
+                if not changed.extras and settings.top_k:
+                    raise InputError(
+                        f"{server.url} does not know top_k ({refused.message}); leave out --top-k"
+                    ) from None
+                terms = changed
+            except ReplyError as error:
+                raise WorkError(f"{server.url}: {what}: the reply cannot be read: {error}") from None
+
+
+def _next_terms(terms: Terms, refused: Refused) -> Terms | None:
+    """Return what to try after a refusal; k 0 where nothing is left to try, None for any other refusal."""
+    message = refused.message.lower()
+    if "logprob" in message:
+        named = [int(number) for number in re.findall(r"(?<![\w.-])\d+(?![\w.]*\w)", message)]
+        smaller = [number for number in named if 0 < number < terms.k]
+        return replace(terms, k=max(smaller or [step for step in _STEPS if step < terms.k], default=0))
+    if "max_completion_tokens" in message and terms.length == "max_tokens":
+        return replace(terms, length="max_completion_tokens")
+    unknown = ("top_k", "repetition_penalty", "return_token_ids", "unrecognized", "unknown", "extra")
+    if terms.extras and any(word in message for word in unknown):
+        return replace(terms, extras=False)
+    return None
+
+
+def _as_given(terms: Terms, reply: Reply, server: Server) -> Terms:
+    """Return the terms with the k that the reply shows; servers may give fewer without a word."""
+    given = int(reply.count_T.max(initial=0))
+    if given == 0:
+        raise InputError(f"{server.url}: {_NO_LOGPROBS}")
+    return replace(terms, k=min(terms.k, given), token_ids=len(reply.token_ids) > 0)
+
+
+async def explained(session: Session, refused: Refused, model: str, what: str) -> DttrlError:
+    """Return the error of a refusal, with what to do about it."""
+    server, message = session.server, refused.message
+    if refused.status in (401, 403):
+        state = "refused the key of" if server.key else "wants a key, and none is in"
+        return InputError(
+            f"{server.url} {state} the environment variable {server.key_variable} (--api-key-env): "
+            f"{refused.status}, {message}"
+        )
+    if refused.status == 404:
+        offered = await _models(session)
+        if offered is None:
+            return InputError(
+                f"{server.url} has nothing there (404: {message}); --base-url usually ends in /v1"
+            )
+        if model not in offered:
+            names = ", ".join(offered[:10]) or "none"
+            return InputError(f"{server.url} does not have the model {model!r}; it offers: {names}")
+    if refused.status >= 500 or refused.status == 429:
+        return WorkError(f"{server.url}: {what} failed: {refused.status}, {message}")
+    return InputError(f"{server.url} refused {what}: {refused.status}, {message}")
+
+
+async def _models(session: Session) -> list[str] | None:
+    """Return the names of the server's models, None where it does not say."""
+    try:
+        body = await session.get("/models")
+        return [session.server.hidden(str(entry["id"])) for entry in body["data"]]
+    except (Refused, DttrlError, KeyError, TypeError):
+        return None
