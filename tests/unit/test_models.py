@@ -17,7 +17,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dttrl.errors import InputError, MissingDependencyError, OutputExistsError
 from dttrl.sampling import gguf
-from dttrl.sampling.backends import backends
 from dttrl.sampling.models import LoadedModel, load_model, resolve_device, resolve_dtype, save_model
 
 CPU = torch.device("cpu")
@@ -317,15 +316,6 @@ def test_a_cuda_device_out_of_range_names_the_count(monkeypatch: pytest.MonkeyPa
     assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
     with pytest.raises(InputError, match="2 CUDA devices"):
         resolve_device("cuda:2")
-
-
-def test_backends_say_why_not() -> None:
-    found = {backend.name: backend for backend in backends(probe=True)}
-    assert list(found) == ["transformers", "vllm", "openrlhf", "smollm2", "cuda", "mps"]
-    assert found["transformers"].usable
-    assert torch.__version__.partition("+")[0] in found["transformers"].reason
-    for backend in found.values():
-        assert backend.usable or len(backend.reason) > 5
 
 
 @pytest.mark.slow
