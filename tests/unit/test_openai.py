@@ -194,6 +194,16 @@ def test_a_wrong_model_is_answered_with_those_that_there_are(fake: Fake, tmp_pat
         opened(configured(fake, tmp_path, base_url=fake.url.removesuffix("/v1")))
 
 
+def test_a_rollout_that_does_not_fit_the_context_names_the_option(fake: Fake, tmp_path: Path) -> None:
+    fake.fail = lambda number, body: (
+        (400, {}, "This model's maximum context length is 6 tokens.") if body["max_tokens"] > 4 else None
+    )
+    with pytest.raises(
+        InputError, match=r"refused question 'q0', sample 0: 400, .*; try a smaller --max-new"
+    ):
+        sampled(configured(fake, tmp_path, concurrency=1))
+
+
 def test_token_ids_cannot_be_kept_where_there_are_none(fake: Fake, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leave out --keep-tokens"):
         opened(configured(fake, tmp_path, keep_tokens=True))
