@@ -113,6 +113,22 @@ def test_busy_and_failing_servers_and_broken_connections_are_tried_again(fake: F
     assert len(fake.requests) == 1 + 4 + 4
 
 
+def test_a_pause_that_the_server_asks_for_is_kept(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    sleep = openai_client.asyncio.sleep
+
+    async def recorded(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(openai_client.asyncio, "sleep", recorded)
+    fake.fail = lambda number, body: (429, {"Retry-After": "7"}, "slow down") if number == 1 else None
+    sampled(configured(fake, tmp_path, concurrency=1))
+    assert pauses == [7.0]
+
+
 def test_when_no_retry_is_left_the_reason_is_said(fake: Fake, tmp_path: Path) -> None:
     fake.fail = lambda number, body: (503, {}, "overloaded") if number else None
     with pytest.raises(WorkError, match=r"question 'q0', sample 0 failed after 3 attempts: 503: overloaded"):
