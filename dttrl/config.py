@@ -23,10 +23,11 @@ from dttrl.errors import InputError
 from dttrl.methods import find_method
 from dttrl.selection import Select
 from dttrl.training_signal import Centre, DiversityOver
+from dttrl.vllm_config import VllmFields
 from dttrl.voting.distrivoting import Reject, VoteFunction
 
 TemplateName = Literal["raw", "boxed", "chat", "chat-boxed"]
-Backend = Literal["auto", "transformers"]
+Backend = Literal["auto", "transformers", "vllm"]
 Schedule = Literal["cosine", "linear", "constant"]
 
 
@@ -172,12 +173,15 @@ class ScoringFields(_Config):
         return str(Region.parse(value))
 
 
-class GenerateConfig(ModelFields, QuestionFields, SamplingFields):
+class GenerateConfig(ModelFields, QuestionFields, SamplingFields, VllmFields):
     """``dttrl generate``: N rollouts of every question."""
 
     samples: int = Field(64, ge=1, description="Rollouts of a question.", json_schema_extra=SAMPLING)
     backend: Backend = Field("auto", description="What samples the rollouts.", json_schema_extra=SAMPLING)
     keep_tokens: bool = Field(False, description="Keep the token ids as well.", json_schema_extra=SAMPLING)
+    skip_long: bool = Field(
+        False, description="Leave out questions too long for the context.", json_schema_extra=SAMPLING
+    )
     seed: int = Field(0, ge=0, description="Seed of everything random.", json_schema_extra=RUN)
 
 

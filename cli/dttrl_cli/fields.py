@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 GIVEN = "given"
-PANELS = ("Model", "Questions", "Method", "Sampling", "Scoring", "Optimisation", "Evaluation", "Run")
+PANELS = ("Model", "Questions", "Method", "Sampling", "vLLM", "Scoring", "Optimisation", "Evaluation", "Run")
 """The order in which a help page shows the panels."""
 _SCALARS = (bool, int, float, str, Path)
 

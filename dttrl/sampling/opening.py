@@ -9,6 +9,7 @@ from dttrl.config import GenerateConfig
 from dttrl.questions import Question
 from dttrl.sampling.base import Sampler
 from dttrl.sampling.configured import prompt_encoder, prompt_metadata, transformers_metadata
+from dttrl.sampling.context import positions
 from dttrl.sampling.fingerprint import model_files
 
 
@@ -23,10 +24,14 @@ class OpenedBackend:
     """The backend's and the model's part of the rollout file's metadata."""
     files: str | None = None
     """Identifies the files of a local model."""
+    context: int | None = None
+    """Tokens that a prompt and its completion may have together; None where that is not known."""
 
 
 def open_backend(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
     """Open the backend that ``config.backend`` names; InputError where it, or its model, cannot be had."""
+    if config.backend == "vllm":
+        return _vllm(config, questions)
     return _transformers(config)
 
 
@@ -52,4 +57,21 @@ def _transformers(config: GenerateConfig) -> OpenedBackend:
         prompt_encoder(config, loaded),
         {**transformers_metadata(dtype), **prompt_metadata(config, loaded)},
         model_files(loaded.name) if loaded.source in ("folder", "gguf") else None,
+        positions(loaded.model.config),
+    )
+
+
+def _vllm(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
+    from dttrl.sampling.models import load_tokenizer
+    from dttrl.sampling.vllm_engine.configured import configured_sampler
+
+    files = load_tokenizer(config.model, revision=config.revision, trust_remote_code=config.trust_remote_code)
+    encode = prompt_encoder(config, files)
+    sampler, metadata, context = configured_sampler(config, files, [len(encode(q)) for q in questions])
+    return OpenedBackend(
+        sampler,
+        encode,
+        {**metadata, **prompt_metadata(config, files)},
+        model_files(files.name) if files.source in ("folder", "gguf") else None,
+        context,
     )
