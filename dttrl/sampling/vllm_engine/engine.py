@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.statistics import STATISTICS
 from dttrl.sampling.vllm_engine.extension import STREAM
 from dttrl.sampling.vllm_engine.failures import missing_hook, missing_vllm, start_failure
-from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job
+from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job, StatisticsMode
 from dttrl.sampling.vllm_engine.recorder import tokens_of
 from dttrl.sampling.vllm_engine.reduction import flat_statistics
 
@@ -40,11 +41,7 @@ class VllmEngine:
         self._ended: list[tuple[int, str, NDArray[np.int32], str, Any]] = []
         self._rpc("dttrl_follow", os.getpid())
         if settings.statistics == "engine":
-            for missing in self._rpc("dttrl_install", settings.k):
-                if missing is not None:
-                    import vllm
-
-                    raise missing_hook(missing, vllm.__version__)
+            self._install()
 
     @property
     def capacity(self) -> int:
@@ -61,6 +58,13 @@ class VllmEngine:
         done = [self._done(*ended) for ended in zip(self._ended, self._statistics(), strict=True)]
         self._ended = []
         return done
+
+    def _install(self) -> None:
+        for missing in self._rpc("dttrl_install", self._settings.k):
+            if missing is not None:
+                import vllm
+
+                raise missing_hook(missing, vllm.__version__)
 
     def _add(self, jobs: Sequence[Job], settings: SamplingSettings) -> None:
         for job in jobs:
@@ -95,6 +99,15 @@ class VllmEngine:
         self._jobs, self._ended = {}, []
         if self._settings.statistics == "engine":
             self._rpc("dttrl_clear")
+
+    def use(self, statistics: StatisticsMode, *, seeded: bool = True) -> None:
+        """Take statistics from elsewhere from now on; no sample may be in hand."""
+        before = self._settings.statistics
+        self._settings = replace(self._settings, statistics=statistics, seeded=seeded)
+        if before != statistics == "engine":
+            self._install()
+        if before == "engine" != statistics:
+            self._rpc("dttrl_remove")
 
     def close(self) -> None:
         """Stop the engine and give its memory back."""
@@ -155,7 +168,7 @@ class VllmEngine:
         if self._settings.statistics == "engine":
             stream = job.stream
             options["extra_args"] = {STREAM: [stream.seed, stream.step, stream.query, stream.purpose]}
-        else:
+        elif self._settings.seeded:
             options["seed"] = _seed(job)
         return SamplingParams(
             temperature=settings.temperature,
@@ -210,6 +223,7 @@ def _open(settings: EngineSettings) -> Any:
         "generation_config": "vllm",
         "disable_log_stats": True,
         "worker_extension_cls": _EXTENSION,
+        **settings.extra,
     }
     if settings.gpu_memory_utilization is not None:
         options["gpu_memory_utilization"] = settings.gpu_memory_utilization
@@ -232,6 +246,8 @@ def _environment(settings: EngineSettings, *, on_cpu: bool) -> None:
     os.environ.setdefault("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
     if settings.statistics == "engine":
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+        # The draw is ours; this one would only be compiled, or missed where it is not installed.
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     if settings.in_process is not None:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if settings.in_process else "1"
     elif on_cpu:

@@ -52,6 +52,10 @@ class StatisticsExtension:
         self._dttrl = Hooks(runner, k, keeps=self.rank == 0)  # type: ignore[attr-defined]
         return None
 
+    def dttrl_remove(self) -> None:
+        """Remove the hooks."""
+        self._dttrl.remove()
+
     def dttrl_take(self, ids: list[str]) -> tuple[list[int], bytes] | None:
         """Return the number of rows of each request, and all rows one after another as bytes."""
         if not self._dttrl.keeps:
@@ -77,6 +81,11 @@ class Hooks:
         self._draw, self._truncate = draw.forward, _truncation()
         runner._sample = self.sample
         draw.forward = self.draw
+
+    def remove(self) -> None:
+        """Put back what was there."""
+        self._runner._sample = self._sample
+        self._runner.sampler.topk_topp_sampler.forward = self._draw
 
     def sample(self, logits: torch.Tensor | None, spec_decode_metadata: Any) -> Any:
         """Do what ``_sample`` does, and keep the statistics of the tokens that it sampled."""

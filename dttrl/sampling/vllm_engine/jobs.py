@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
@@ -56,6 +56,8 @@ class EngineSettings:
 
     ``in_process`` runs the engine in the caller's process instead of one of its own: less to start and
     nothing to be left behind, but its scheduling shares a thread with the handling of its results.
+    Without ``seeded`` vLLM draws as it likes (statistics from the engine are always seeded), and ``extra``
+    are further arguments of vLLM's ``EngineArgs``.
     """
 
     model: str
@@ -73,6 +75,8 @@ class EngineSettings:
     k: int = 20
     eos_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    seeded: bool = True
+    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 class Engine(Protocol):
