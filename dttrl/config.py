@@ -24,10 +24,11 @@ from dttrl.errors import InputError
 from dttrl.methods import find_method
 from dttrl.selection import Select
 from dttrl.training_signal import Centre, DiversityOver
+from dttrl.vllm_config import VllmFields
 from dttrl.voting.distrivoting import Reject, VoteFunction
 
 TemplateName = Literal["raw", "boxed", "chat", "chat-boxed"]
-Backend = Literal["auto", "transformers", "openai"]
+Backend = Literal["auto", "transformers", "vllm", "openai"]
 Schedule = Literal["cosine", "linear", "constant"]
 
 
@@ -173,12 +174,13 @@ class ScoringFields(_Config):
         return str(Region.parse(value))
 
 
-class GenerateConfig(ModelFields, QuestionFields, SamplingFields, ServerFields):
+class GenerateConfig(ModelFields, QuestionFields, SamplingFields, VllmFields, ServerFields):
     """``dttrl generate``: N rollouts of every question."""
 
     samples: int = Field(64, ge=1, description="Rollouts of a question.", json_schema_extra=SAMPLING)
     backend: Backend = Field("auto", description="What samples the rollouts.", json_schema_extra=SAMPLING)
     keep_tokens: bool = Field(False, description="Keep the token ids as well.", json_schema_extra=SAMPLING)
+    skip_long: bool = Field(False, description="Leave out too long questions.", json_schema_extra=SAMPLING)
     seed: int = Field(0, ge=0, description="Seed of everything random.", json_schema_extra=RUN)
 
 

@@ -35,6 +35,8 @@ class Fake:
     """Whether options beyond OpenAI's are known; else they are refused."""
     key: str | None = None
     tokens: int = 4
+    context: int | None = None
+    """Positions of the model; None for a server that does not say how long prompts are."""
     fail: Callable[[int, dict[str, Any]], Failure | str | None] = lambda number, body: None
     """Asked before every completion with its number from 0; "drop" breaks the connection."""
     delay: Callable[[dict[str, Any]], float] = lambda body: 0.0
@@ -76,8 +78,12 @@ class _Handler(BaseHTTPRequestHandler):
             number = len(fake.requests)
             fake.requests.append(body)
             fake.headers.append(dict(self.headers.items()))
-            fake.together += 1
+            fake.together += self.path != "/tokenize"
             fake.most_together = max(fake.most_together, fake.together)
+        if self.path == "/tokenize" and fake.context is not None:
+            text = body.get("prompt") or body["messages"][-1]["content"]
+            self._send(200, {"tokens": list(text.encode()), "max_model_len": fake.context})
+            return
         try:
             time.sleep(fake.delay(body))
             failure = fake.fail(number, body) or self._refusal(body)

@@ -18,14 +18,13 @@ def doctor(quiet: options.Quiet = False, json_output: options.Json = False) -> N
     Also which backend `--backend auto` would take, and which versions of the packages are known to work.
     Exit code 0 when dttrl can sample and train here, 1 when it cannot.
     """
-    from dttrl.sampling.backends import backends, packages, threads
-    from dttrl.sampling.opening import automatic
+    from dttrl.sampling.backends import auto_backend, backends, packages, threads
 
     console = Console(quiet=quiet, json_output=json_output)
     console.note("dttrl: looking at packages and devices ...")
     found, known, counted = backends(), packages(), threads()
     ready = any(item.name == "transformers" and item.usable for item in found)
-    name, reason = automatic()
+    name, reason = auto_backend()
     rows = [
         [item.group, item.name, "yes" if item.usable else "no", item.reason]
         for item in found

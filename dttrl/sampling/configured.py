@@ -17,7 +17,7 @@ from dttrl.questions import BOXED_SUFFIX, Question, read_questions, render
 from dttrl.sampling.settings import SamplingSettings
 
 if TYPE_CHECKING:
-    from dttrl.sampling.models import LoadedModel
+    from dttrl.sampling.models import LoadedTokenizer
 
 
 def configured_questions(
@@ -34,7 +34,7 @@ def configured_questions(
     )
 
 
-def prompt_encoder(config: QuestionFields, loaded: LoadedModel) -> Callable[[Question], tuple[int, ...]]:
+def prompt_encoder(config: QuestionFields, loaded: LoadedTokenizer) -> Callable[[Question], tuple[int, ...]]:
     """Return the function from a question to the token ids of its rendered prompt."""
     chat = config.template.startswith("chat")
 

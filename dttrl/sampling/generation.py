@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from dttrl.sampling.configured import (
     sampling_settings,
     settings_metadata,
 )
+from dttrl.sampling.context import fitting
 from dttrl.sampling.opening import open_backend
 from dttrl.sampling.parts import Parts
 from dttrl.sampling.settings import SamplingSettings
@@ -46,6 +47,8 @@ class GenerationSummary:
     tokens: int
     truncated: int
     seconds: float
+    skipped: tuple[str, ...] = ()
+    """Ids of questions that were left out because their prompts are too long."""
 
 
 def check_output(output: Path, *, overwrite: bool) -> None:
@@ -123,19 +126,25 @@ def generate(
         for line in opened.notes:
             note(line)
     k = config.k if opened.k is None else opened.k
-    return generate_rollouts(
+    skipped: list[str] = []
+    if config.skip_long:
+        questions, skipped = fitting(
+            questions, opened.encode, context=opened.context, max_new_tokens=config.max_new_tokens
+        )
+    summary = generate_rollouts(
         questions,
         output,
         samples=config.samples,
         sampler=opened.sampler,
         settings=sampling_settings(config, seed=config.seed, k=k),
         encode=opened.encode,
-        metadata=opened.metadata,
+        metadata={**opened.metadata, **({"skipped_long": skipped} if skipped else {})},
         keep_tokens=config.keep_tokens,
         files=opened.files,
         overwrite=overwrite,
         progress=progress,
     )
+    return replace(summary, skipped=tuple(skipped))
 
 
 def _open(parts: Parts, questions: Mapping[str, Question], *, overwrite: bool) -> dict[str, set[int]]:

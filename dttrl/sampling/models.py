@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -24,15 +25,14 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@dataclass(frozen=True, eq=False)
-class LoadedModel:
-    """A causal language model with its tokenizer, and what it was loaded from.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LoadedTokenizer:
+    """A tokenizer with what a model's files say of it, for engines that load the weights themselves.
 
     ``eos_ids`` are all ids that end a rollout: those of the tokenizer, the config and the generation config.
     ``chat`` turns messages into a prompt that ends where the answer begins; None without a chat template.
     """
 
-    model: Any
     tokenizer: Any
     name: str
     revision: str | None
@@ -59,6 +59,21 @@ class LoadedModel:
         return tuple(ids)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LoadedModel(LoadedTokenizer):
+    """A causal language model with its tokenizer, and what it was loaded from."""
+
+    model: Any
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenizerFiles(LoadedTokenizer):
+    """A tokenizer without its model: ``place`` is the folder or hub id of both, ``config`` the model's."""
+
+    place: str
+    config: Any
+
+
 def load_model(
     name: str,
     *,
@@ -76,10 +91,7 @@ def load_model(
     are missing.
     """
     source, place = _locate(name, cache_dir)
-    if revision is not None and source != "hub":
-        raise InputError(f"--revision belongs to models on the Hugging Face hub; {name!r} is local")
-    options: dict[str, Any] = {"revision": revision} if revision is not None else {}
-    options["trust_remote_code"] = trust_remote_code
+    options = _options(name, source, revision, trust_remote_code)
     tokenizer, model = _load(name, source, place, dtype, options)
     model = model.to(device).eval()
     return LoadedModel(
@@ -90,6 +102,39 @@ def load_model(
         source=source,
         eos_ids=end_ids(model, tokenizer),
         chat=chat_renderer(tokenizer),
+    )
+
+
+def load_tokenizer(
+    name: str,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    cache_dir: Path | None = None,
+) -> TokenizerFiles:
+    """Load a model's tokenizer and configuration, but not its weights; names and errors as `load_model`'s."""
+    source, place = _locate(name, cache_dir)
+    options = _options(name, source, revision, trust_remote_code)
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    generation = None
+    try:
+        with _quiet(bars=False):
+            tokenizer = AutoTokenizer.from_pretrained(place, **options)
+            config = AutoConfig.from_pretrained(place, **options)
+            with contextlib.suppress(OSError):  # there need not be one
+                generation = GenerationConfig.from_pretrained(place, revision=revision)
+    except Exception as error:  # the tokenizers library raises nothing more specific
+        raise InputError(_refusal(name, source, error)) from error
+    return TokenizerFiles(
+        tokenizer=tokenizer,
+        name=name,
+        revision=(getattr(config, "_commit_hash", None) or revision) if source == "hub" else None,
+        source=source,
+        eos_ids=end_ids(SimpleNamespace(config=config, generation_config=generation), tokenizer),
+        chat=chat_renderer(tokenizer),
+        place=place,
+        config=config,
     )
 
 
@@ -196,6 +241,14 @@ def _locate(name: str, cache_dir: Path | None) -> tuple[Source, str]:
             f"model {name!r}: no such folder, and no possible hub id (which looks like owner/name)"
         )
     return "hub", name
+
+
+def _options(name: str, source: Source, revision: str | None, trust_remote_code: bool) -> dict[str, Any]:
+    """Return the options of ``from_pretrained``."""
+    if revision is not None and source != "hub":
+        raise InputError(f"--revision belongs to models on the Hugging Face hub; {name!r} is local")
+    options: dict[str, Any] = {"revision": revision} if revision is not None else {}
+    return options | {"trust_remote_code": trust_remote_code}
 
 
 def _load(

@@ -22,6 +22,7 @@ from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.configured import prompt_metadata, prompt_text, sampling_settings
 from dttrl.sampling.openai_client import Refused, Server, Session, open_server, streamed
 from dttrl.sampling.openai_replies import Reply, ReplyError, read_reply, to_rollout
+from dttrl.sampling.openai_tokens import Tokenized, tokenized
 from dttrl.sampling.settings import SamplingSettings
 
 Prompt = str | list[dict[str, str]]
@@ -56,6 +57,9 @@ class OpenedServer:
     k: int
     metadata: Mapping[str, object]
     notes: tuple[str, ...]
+    encode: Callable[[Question], Sequence[int]]
+    """The token ids of a prompt where they were asked for (``skip_long``), else none."""
+    context: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,12 @@ def open_openai(config: GenerateConfig, questions: Sequence[Question]) -> Opened
     settings = sampling_settings(config, seed=config.seed)
     probe = prompts[min(prompts)]
 
-    async def ask(put: Callable[[Terms], None]) -> None:
-        put(await _negotiate(server, config.model, probe, settings))
+    async def ask(put: Callable[[tuple[Terms, Tokenized]], None]) -> None:
+        async with server.session() as session:
+            terms = await _negotiate(session, config.model, probe, settings)
+            put((terms, await tokenized(session, config.model, prompts) if config.skip_long else Tokenized()))
 
-    (terms,) = streamed(ask)
+    ((terms, prompt_tokens),) = streamed(ask)
     if config.keep_tokens and not terms.token_ids:
         raise InputError(f"{server.url} gives no token ids; leave out --keep-tokens")
     notes = []
@@ -106,7 +112,14 @@ def open_openai(config: GenerateConfig, questions: Sequence[Question]) -> Opened
         "entropy": "topk",
         **prompt_metadata(config, _Served(config.model)),
     }
-    return OpenedServer(OpenAISampler(server, config.model, prompts, terms), terms.k, metadata, tuple(notes))
+    return OpenedServer(
+        OpenAISampler(server, config.model, prompts, terms),
+        terms.k,
+        metadata,
+        tuple(notes),
+        lambda question: prompt_tokens.ids.get(question.id, ()),
+        prompt_tokens.context,
+    )
 
 
 def prompt_of(config: GenerateConfig, question: Question) -> Prompt:
@@ -217,29 +230,28 @@ async def _together(work: Callable[[], Any], workers: int) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _negotiate(server: Server, model: str, prompt: Prompt, settings: SamplingSettings) -> Terms:
+async def _negotiate(session: Session, model: str, prompt: Prompt, settings: SamplingSettings) -> Terms:
     short = replace(settings, max_new_tokens=min(_PROBE_TOKENS, settings.max_new_tokens))
-    terms = Terms(settings.k)
+    terms, server = Terms(settings.k), session.server
     what = "the first request"
-    async with server.session() as session:
-        while True:
-            body = request_body(model, prompt, terms, short, seed=0)
-            try:
-                answer = await session.post(path_of(prompt), body, what=what, patient=False)
-                return _as_given(terms, read_reply(answer, k=terms.k), server)
-            except Refused as refused:
-                changed = _next_terms(terms, refused) if refused.status in (400, 422) else None
-                if changed is None:
-                    raise await explained(session, refused, model, what) from None
-                if changed.k < 1:
-                    raise InputError(f"{server.url}: {_NO_LOGPROBS}") from None
-                if not changed.extras and settings.top_k:
-                    raise InputError(
-                        f"{server.url} does not know top_k ({refused.message}); leave out --top-k"
-                    ) from None
-                terms = changed
-            except ReplyError as error:
-                raise WorkError(f"{server.url}: {what}: the reply cannot be read: {error}") from None
+    while True:
+        body = request_body(model, prompt, terms, short, seed=0)
+        try:
+            answer = await session.post(path_of(prompt), body, what=what, patient=False)
+            return _as_given(terms, read_reply(answer, k=terms.k), server)
+        except Refused as refused:
+            changed = _next_terms(terms, refused) if refused.status in (400, 422) else None
+            if changed is None:
+                raise await explained(session, refused, model, what) from None
+            if changed.k < 1:
+                raise InputError(f"{server.url}: {_NO_LOGPROBS}") from None
+            if not changed.extras and settings.top_k:
+                raise InputError(
+                    f"{server.url} does not know top_k ({refused.message}); leave out --top-k"
+                ) from None
+            terms = changed
+        except ReplyError as error:
+            raise WorkError(f"{server.url}: {what}: the reply cannot be read: {error}") from None
 
 
 def _next_terms(terms: Terms, refused: Refused) -> Terms | None:

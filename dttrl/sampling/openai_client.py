@@ -86,19 +86,30 @@ class Session:
 
     async def get(self, path: str) -> Any:
         """Return the JSON of ``path``; the exceptions of :meth:`post`, but nothing is retried."""
-        return await self._call("GET", path, None, what=path, retries=0, patient=False)
+        return await self._call("GET", f"{self.server.url}{path}", None, what=path, retries=0, patient=False)
 
-    async def post(self, path: str, body: dict[str, Any], *, what: str, patient: bool = True) -> Any:
+    async def post(
+        self, path: str, body: dict[str, Any], *, what: str, patient: bool = True, beside: bool = False
+    ) -> Any:
         """Post ``body`` as JSON and return the JSON of the answer.
 
         Busy servers (429), failing ones (5xx), broken connections and timeouts are tried again; ``what``
         names the request in errors. Unless ``patient`` a server that cannot be reached is not waited for.
+        With ``beside`` the path is not below the interface's (``/v1``) but beside it.
         Raises :class:`Refused` for any other answer and WorkError when no retry is left.
         """
+        path = f"{self.server.url.removesuffix('/v1') if beside else self.server.url}{path}"
         return await self._call("POST", path, body, what=what, retries=self.server.retries, patient=patient)
 
     async def _call(
-        self, method: str, path: str, body: dict[str, Any] | None, *, what: str, retries: int, patient: bool
+        self,
+        method: str,
+        address: str,
+        body: dict[str, Any] | None,
+        *,
+        what: str,
+        retries: int,
+        patient: bool,
     ) -> Any:
         import httpx2
 
@@ -106,7 +117,7 @@ class Session:
         while True:
             after = None
             try:
-                response = await self._client.request(method, f"{self.server.url}{path}", json=body)
+                response = await self._client.request(method, address, json=body)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 reason = f"cannot connect ({self.server.hidden(str(error)) or 'no answer'})"
                 if not patient:

@@ -11,6 +11,7 @@ from dttrl.questions import Question
 from dttrl.sampling.backends import auto_backend
 from dttrl.sampling.base import Sampler
 from dttrl.sampling.configured import prompt_encoder, prompt_metadata, transformers_metadata
+from dttrl.sampling.context import positions
 from dttrl.sampling.fingerprint import model_files
 
 
@@ -25,6 +26,8 @@ class OpenedBackend:
     """The backend's and the model's part of the rollout file's metadata."""
     files: str | None = None
     """Identifies the files of a local model."""
+    context: int | None = None
+    """Tokens that a prompt and its completion may have together; None where that is not known."""
     k: int | None = None
     """Entries of a token's confidence, where the backend allows fewer than the configuration asks for."""
     notes: tuple[str, ...] = ()
@@ -40,18 +43,13 @@ def open_backend(config: GenerateConfig, questions: Sequence[Question]) -> Opene
         raise InputError(f"--base-url names a server, and --backend is {config.backend}; use openai")
     if config.backend != "auto":
         return _OPENERS[config.backend](config, questions)
-    name, reason = automatic(model=config.model, device=config.device, base_url=config.base_url)
+    name, reason = auto_backend(model=config.model, device=config.device, base_url=config.base_url)
     opened = _OPENERS[name](config, questions)
     return replace(
         opened,
         metadata={**opened.metadata, "backend_reason": reason},
         notes=(f"backend {name}: {reason}", *opened.notes),
     )
-
-
-def automatic(*, model: str = "", device: str = "auto", base_url: str | None = None) -> tuple[str, str]:
-    """Return the backend that ``auto`` takes for these settings on this machine, and why."""
-    return auto_backend(_OPENERS, model=model, device=device, base_url=base_url)
 
 
 def _transformers(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
@@ -76,6 +74,23 @@ def _transformers(config: GenerateConfig, questions: Sequence[Question]) -> Open
         prompt_encoder(config, loaded),
         {**transformers_metadata(dtype), **prompt_metadata(config, loaded)},
         model_files(loaded.name) if loaded.source in ("folder", "gguf") else None,
+        positions(loaded.model.config),
+    )
+
+
+def _vllm(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
+    from dttrl.sampling.models import load_tokenizer
+    from dttrl.sampling.vllm_engine.configured import configured_sampler
+
+    files = load_tokenizer(config.model, revision=config.revision, trust_remote_code=config.trust_remote_code)
+    encode = prompt_encoder(config, files)
+    sampler, metadata, context = configured_sampler(config, files, [len(encode(q)) for q in questions])
+    return OpenedBackend(
+        sampler,
+        encode,
+        {**metadata, **prompt_metadata(config, files)},
+        model_files(files.name) if files.source in ("folder", "gguf") else None,
+        context,
     )
 
 
@@ -83,12 +98,19 @@ def _openai(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBack
     from dttrl.sampling.openai import open_openai
 
     opened = open_openai(config, questions)
-    # The server has the tokenizer: the sampler holds the prompts, and a request has no token ids.
-    return OpenedBackend(opened.sampler, lambda _: (), opened.metadata, k=opened.k, notes=opened.notes)
+    return OpenedBackend(
+        opened.sampler,
+        opened.encode,
+        opened.metadata,
+        context=opened.context,
+        k=opened.k,
+        notes=opened.notes,
+    )
 
 
 _OPENERS: dict[str, Callable[[GenerateConfig, Sequence[Question]], OpenedBackend]] = {
     "transformers": _transformers,
+    "vllm": _vllm,
     "openai": _openai,
 }
 """What ``config.backend`` may name besides auto."""

@@ -35,7 +35,7 @@ ROW_GROUP_BYTES = 2**20
 # Settings that change the samples; parts must agree with the command in all of them.
 IDENTITY = (
     "model", "model_files", "revision", "backend", "dtype", "template", "suffix", "system", "temperature",
-    "top_p", "top_k", "max_tokens", "stop", "seed", "k", "keep_tokens",
+    "top_p", "top_k", "max_tokens", "stop", "seed", "k", "entropy", "keep_tokens",
 )  # fmt: skip
 
 

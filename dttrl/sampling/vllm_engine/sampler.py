@@ -1,0 +1,142 @@
+"""The sampler that runs vLLM engines: questions in, their rollouts out as questions finish."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from dttrl.errors import InputError
+from dttrl.rollouts import Rollout
+from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.settings import SamplingSettings
+from dttrl.sampling.text import StopStrings, TextDecoder
+from dttrl.sampling.vllm_engine.jobs import Done, Engine, Fleet, Job, Stream
+
+_NOTHING = np.empty(0, dtype=np.float32)
+
+
+class VllmSampler:
+    """Samples with the fleet that ``open_fleet`` starts when samples are first asked for.
+
+    ``max_model_len`` is how long a prompt with its completion may be. Sampled ids up to and with the end
+    token are kept; ``text`` excludes special tokens and the stop string. Questions are begun in order, and
+    memory is bounded by what the engines have in hand and the questions that it belongs to.
+    """
+
+    def __init__(
+        self,
+        open_fleet: Callable[[], Fleet],
+        tokenizer: Any,
+        eos_ids: Sequence[int],
+        *,
+        max_model_len: int | None = None,
+    ) -> None:
+        self._open_fleet = open_fleet
+        self._fleet: Fleet | None = None
+        self._eos_ids = frozenset(eos_ids)
+        self._decoder = TextDecoder(tokenizer)
+        self._max_model_len = max_model_len
+
+    def sample(
+        self, requests: Sequence[SampleRequest], settings: SamplingSettings
+    ) -> Iterator[list[Rollout]]:
+        """Yield the rollouts of each request as its question finishes; held ones take no part.
+
+        InputError, before anything is started, for an empty prompt, a request without samples, and a prompt
+        that leaves no room for ``max_new_tokens``.
+        """
+        wanted = [request for request in requests if not request.held]
+        for request in wanted:
+            _check(request, settings, self._max_model_len)
+        return self._sample(wanted, settings)
+
+    def _sample(
+        self, requests: Sequence[SampleRequest], settings: SamplingSettings
+    ) -> Iterator[list[Rollout]]:
+        stops = StopStrings(self._decoder, settings.stop) if settings.stop else None
+        names = [(question, sample) for question, r in enumerate(requests) for sample in r.sample_ids]
+        jobs = [
+            _job(key, requests[question], sample, settings) for key, (question, sample) in enumerate(names)
+        ]
+        if self._fleet is None:
+            self._fleet = self._open_fleet()
+        gathered: dict[int, dict[int, Rollout]] = {}
+        with contextlib.closing(self._fleet.run(jobs, settings)) as finished:  # type: ignore[type-var]
+            for done in (each for some in finished for each in some):
+                question, sample = names[done.key]
+                request, rollouts = requests[question], gathered.setdefault(question, {})
+                rollouts[sample] = self._rollout(request, sample, done, stops)
+                if len(rollouts) == len(request.sample_ids):
+                    del gathered[question]
+                    yield [rollouts[each] for each in request.sample_ids]
+
+    def _rollout(self, request: SampleRequest, sample: int, done: Done, stops: StopStrings | None) -> Rollout:
+        ids = done.token_ids
+        ended = done.finish_reason == "stop" and len(ids) > 0 and int(ids[-1]) in self._eos_ids
+        text, offsets = self._decoder.decode(ids[:-1] if ended else ids)
+        if stops is not None:
+            text = stops.cut(text)
+        if ended:
+            offsets = np.append(offsets, np.int32(len(text)))
+        confidence, logprob, entropy, self_certainty = done.statistics
+        known = len(self_certainty) > 0 and not bool(np.isnan(self_certainty).any())
+        return Rollout(
+            query_id=request.query_id,
+            sample_id=sample,
+            text=text,
+            finish_reason=done.finish_reason,
+            token_ids=ids,
+            token_offset=np.minimum(offsets, np.int32(len(text))),
+            token_confidence=confidence,
+            token_logprob=logprob,
+            token_entropy=entropy,
+            token_self_certainty=self_certainty if known else _NOTHING,
+            step=request.step,
+        )
+
+
+class OneEngine:
+    """A fleet of one engine in this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def run(self, jobs: Sequence[Job], settings: SamplingSettings) -> Iterator[list[Done]]:
+        """See :class:`~dttrl.sampling.vllm_engine.jobs.Fleet`."""
+        queue, running = iter(jobs), 0
+        try:
+            while True:
+                more = list(islice(queue, self._engine.capacity - running))
+                running += len(more)
+                if not running:
+                    return
+                done = self._engine.advance(more, settings)
+                running -= len(done)
+                yield done
+        finally:
+            if running:
+                self._engine.clear()
+
+
+def _job(key: int, request: SampleRequest, sample: int, settings: SamplingSettings) -> Job:
+    stream = Stream(settings.seed, request.step or 0, request.query_id, f"sample:{sample}")
+    return Job(key, request.prompt_ids, stream)
+
+
+def _check(request: SampleRequest, settings: SamplingSettings, max_model_len: int | None) -> None:
+    length, question = len(request.prompt_ids), f"question {request.query_id!r}"
+    if length == 0:
+        raise InputError(f"{question}: the prompt has no tokens; there is nothing to continue")
+    if not request.sample_ids:
+        raise InputError(f"{question}: no samples were asked for (--samples must be at least 1)")
+    if max_model_len is not None and length + settings.max_new_tokens > max_model_len:
+        room = max_model_len - length
+        advice = f"use --max-new-tokens {room} or less" if room > 0 else "shorten the prompt"
+        raise InputError(
+            f"{question}: {length} prompt tokens and {settings.max_new_tokens} new ones exceed the context "
+            f"of {max_model_len}; {advice}, or pass --skip-long to leave such questions out"
+        )

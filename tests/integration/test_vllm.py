@@ -1,0 +1,153 @@
+"""Real vLLM, on a CPU: the same samples and statistics as the transformers sampler, and work that goes on.
+
+Run it with ``nox -s vllm-cpu``, or ``pytest -m slow tests/integration/test_vllm.py`` where vLLM is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dttrl.tables import read_metadata
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL, QUESTIONS = ROOT / "data" / "quickstart" / "model", ROOT / "data" / "quickstart" / "questions.jsonl"
+EXACT = ("token_confidence", "token_logprob", "token_entropy", "token_self_certainty")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+
+
+def command(output: Path, backend: str, *options: object) -> list[str]:
+    return [
+        sys.executable, "-c", "from dttrl_cli.app import main; main()",
+        "generate", str(MODEL), str(QUESTIONS), "-o", str(output), "--backend", backend,
+        "--template", "raw", "--keep-tokens", "--enforce-eager", "--threads", "1", *map(str, options),
+    ]  # fmt: skip
+
+
+def generate(output: Path, backend: str, *options: object) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        command(output, backend, *options), env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows: list[dict[str, Any]] = pq.read_table(output).to_pylist()
+    return rows
+
+
+def close(a: list[dict[str, Any]], b: list[dict[str, Any]], names: tuple[str, ...]) -> None:
+    """The same tokens, texts and ends, and statistics within 2e-2 (relative) at every position."""
+    assert [(row["query_id"], row["sample_id"]) for row in a] == [(r["query_id"], r["sample_id"]) for r in b]
+    for one, two in zip(a, b, strict=True):
+        for name in ("token_ids", "text", "finish_reason", "token_offset"):
+            assert one[name] == two[name], (one["query_id"], one["sample_id"], name)
+        for name in names:
+            np.testing.assert_allclose(one[name], two[name], rtol=2e-2, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["--temperature", 0],
+        ["--temperature", 1],
+        ["--temperature", 0.8, "--top-p", 0.9, "--top-k", 30],
+        ["--temperature", 1, "--stop", "\n"],
+    ],
+    ids=["greedy", "sampled", "truncated", "stop"],
+)
+def test_both_samplers_draw_the_same_rollouts(tmp_path: Path, settings: list[object]) -> None:
+    options = [*settings, "--limit", 6, "--samples", 4, "--max-new-tokens", 30]
+    ours = generate(tmp_path / "vllm.parquet", "vllm", *options)
+    theirs = generate(tmp_path / "transformers.parquet", "transformers", *options)
+    assert sum(row["num_tokens"] for row in ours) > 24
+    close(ours, theirs, EXACT)
+
+
+def test_statistics_from_the_engine_are_those_of_its_logprobs(tmp_path: Path) -> None:
+    options = ["--temperature", 0, "--limit", 4, "--samples", 2, "--max-new-tokens", 44]
+    engine = generate(tmp_path / "engine.parquet", "vllm", *options)
+    reduced = generate(tmp_path / "logprobs.parquet", "vllm", *options, "--statistics", "logprobs")
+    close(engine, reduced, ("token_confidence", "token_logprob"))
+    for one, two in zip(engine, reduced, strict=True):  # k of 100 tokens hold nearly all of the mass
+        np.testing.assert_allclose(one["token_entropy"], two["token_entropy"], rtol=5e-2, atol=1e-2)
+    assert read_metadata(tmp_path / "engine.parquet")["entropy"] == "full"
+    assert read_metadata(tmp_path / "logprobs.parquet")["entropy"] == "top-20"
+
+
+def test_few_places_and_preemption_change_nothing(tmp_path: Path) -> None:
+    options = ["--temperature", 1, "--limit", 6, "--samples", 8, "--max-new-tokens", 44]
+    few = generate(tmp_path / "few.parquet", "vllm", *options, "--max-num-seqs", 5)
+    close(few, generate(tmp_path / "many.parquet", "vllm", *options), EXACT)
+
+
+def test_a_killed_command_goes_on_and_ends_with_the_same_rollouts(tmp_path: Path) -> None:
+    options = ["--temperature", 1, "--samples", 64, "--max-new-tokens", 44, "--max-num-seqs", 64]
+    output = tmp_path / "killed.parquet"
+    parts = Path(f"{output}.parts")
+    # A part is written at every hand-over instead of every 30 seconds.
+    code = (
+        "import dttrl.sampling.parts as parts; parts.FLUSH_SECONDS = 0.0; "
+        "from dttrl_cli.app import main; main()"
+    )
+    arguments = command(output, "vllm", *options)
+    process = subprocess.Popen(
+        [arguments[0], "-c", code, *arguments[3:]],
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not list(parts.glob("part-*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert list(parts.glob("part-*.parquet")), "killed before anything was finished, or after everything was"
+    assert not output.exists()
+    continued = generate(output, "vllm", *options)
+    close(continued, generate(tmp_path / "whole.parquet", "vllm", *options), EXACT)
+
+
+def test_long_prompts_are_named_and_left_out_when_asked(tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    prompts = ["1+2?", "1+" * 40 + "2?"]
+    questions.write_text("".join(f'{{"id": "q{i}", "prompt": "{p}"}}\n' for i, p in enumerate(prompts)))
+    arguments = command(tmp_path / "out.parquet", "vllm", "--max-new-tokens", 60, "--samples", 1)
+    arguments[5] = str(questions)
+    done = subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "question 'q1'" in done.stderr
+    assert "--skip-long" in done.stderr
+    done = subprocess.run(
+        [*arguments, "--skip-long"], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert pq.read_table(tmp_path / "out.parquet").column("query_id").to_pylist() == ["q0"]
+    assert read_metadata(tmp_path / "out.parquet")["skipped_long"] == ["q1"]
+
+
+def test_two_replicas_draw_what_one_engine_draws(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    options = ["--temperature", 1, "--limit", 6, "--samples", 4, "--max-new-tokens", 44]
+    two = generate(tmp_path / "two.parquet", "vllm", *options, "--replicas", 2)
+    close(two, generate(tmp_path / "one.parquet", "vllm", *options), EXACT)
