@@ -33,8 +33,8 @@ _STEPS = (20, 10, 5, 3, 2, 1)
 _PROBE_TOKENS = 4
 _TOO_LONG = re.compile("context length|max_model_len|context size|max_tokens", re.IGNORECASE)
 _NO_LOGPROBS = (
-    "it gives no log-probabilities, and the confidence is made of them; start vLLM with --max-logprobs 20, or "
-    "use another server or model that answers top_logprobs"
+    "it gives no log-probabilities, and the confidence is made of them; start vLLM with --max-logprobs 20, "
+    "or use another server or model that answers top_logprobs"
 )
 
 
