@@ -43,7 +43,7 @@ def environment() -> dict[str, str]:
 
 def command(output: Path, backend: str, *options: object) -> list[str]:
     return [
-        sys.executable, "-c", "from dttrl_cli.app import main; main()",
+        sys.executable, "-c", "import sys; from dttrl_cli.app import main; sys.exit(main())",
         "generate", str(MODEL), str(QUESTIONS), "-o", str(output), "--backend", backend,
         "--template", "raw", "--keep-tokens", "--enforce-eager", "--threads", "1", *map(str, options),
     ]  # fmt: skip
@@ -109,7 +109,7 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_rollouts(tmp_path: Path
     # A part is written at every hand-over instead of every 30 seconds.
     code = (
         "import dttrl.sampling.parts as parts; parts.FLUSH_SECONDS = 0.0; "
-        "from dttrl_cli.app import main; main()"
+        "import sys; from dttrl_cli.app import main; sys.exit(main())"
     )
     arguments = command(output, "vllm", *options)
     process = subprocess.Popen(
