@@ -237,13 +237,13 @@ def _open(settings: EngineSettings) -> Any:
 def quiet_environment() -> None:
     """Set what vLLM reads from the environment when it is imported, where the user has not set it."""
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
 def _environment(settings: EngineSettings, *, on_cpu: bool) -> None:
     """Set what vLLM reads from the environment when an engine starts, where the user has not set it."""
     # A process in which anything has touched CUDA cannot be forked.
-    os.environ.setdefault("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     if settings.statistics == "engine":
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         # The draw is ours; this one would only be compiled, or missed where it is not installed.
