@@ -96,6 +96,49 @@ def test_statistics_from_the_engine_are_those_of_its_logprobs(tmp_path: Path) ->
     assert read_metadata(tmp_path / "logprobs.parquet")["entropy"] == "top-100"
 
 
+def test_preemption_and_prompts_in_pieces_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dttrl.sampling.settings import SamplingSettings
+    from dttrl.sampling.vllm_engine.engine import VllmEngine
+    from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job, Stream
+
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    jobs = [
+        Job(i, tuple(5 + (i * 7 + j) % 60 for j in range(30)), Stream(0, 0, f"q{i}", "sample:0"))
+        for i in range(12)
+    ]
+
+    def draw(**extra: object) -> tuple[dict[int, Done], int]:
+        settings = EngineSettings(
+            model=str(MODEL), tokenizer=str(MODEL), dtype="float32", max_model_len=128, max_num_seqs=12,
+            enforce_eager=True, in_process=True, ignore_eos=True, extra={"block_size": 32, **extra},
+        )  # fmt: skip
+        engine = VllmEngine(settings)
+        scheduler = engine._engine.engine_core.engine_core.scheduler
+        preempt, preempted = scheduler._preempt_request, []
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            preempted.append(1)
+            return preempt(*arguments, **options)
+
+        monkeypatch.setattr(scheduler, "_preempt_request", counted)
+        done = engine.advance(jobs, SamplingSettings(max_new_tokens=90))
+        while len(done) < len(jobs):
+            done += engine.advance([], SamplingSettings(max_new_tokens=90))
+        engine.close()
+        return {each.key: each for each in done}, len(preempted)
+
+    ample, none = draw()
+    # 14 blocks for 12 sequences of 4; 16 tokens a step, so that prompts of 30 come in pieces.
+    tight, some = draw(num_gpu_blocks_override=14, max_num_batched_tokens=16, enable_prefix_caching=False)
+    assert none == 0 < some
+    for key, one in ample.items():
+        assert one.token_ids.tolist() == tight[key].token_ids.tolist()
+        np.testing.assert_allclose(one.statistics, tight[key].statistics, rtol=2e-2, atol=1e-4)
+
+
 def test_few_places_change_nothing(tmp_path: Path) -> None:
     options = ["--temperature", 1, "--limit", 6, "--samples", 8, "--max-new-tokens", 44]
     few = generate(tmp_path / "few.parquet", "vllm", *options, "--max-num-seqs", 5)
