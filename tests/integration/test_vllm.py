@@ -5,6 +5,7 @@ Run it with ``nox -s vllm-cpu``, or ``pytest -m slow tests/integration/test_vllm
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -56,6 +57,19 @@ def generate(output: Path, backend: str, *options: object) -> list[dict[str, Any
     assert done.returncode == 0, done.stderr[-2000:]
     rows: list[dict[str, Any]] = pq.read_table(output).to_pylist()
     return rows
+
+
+def descendants(process: int) -> list[int]:
+    """The ids of all processes under this one."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    found, latest = [], [process]
+    while latest:
+        latest = [child for child, parent in parents.items() if parent in latest]
+        found += latest
+    return found
 
 
 def close(a: list[dict[str, Any]], b: list[dict[str, Any]], names: tuple[str, ...]) -> None:
@@ -157,13 +171,20 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_rollouts(tmp_path: Path
     arguments = command(output, "vllm", *options)
     process = subprocess.Popen(
         [arguments[0], "-c", code, *arguments[3:]],
-        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
+        env={**environment(), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 180
     while process.poll() is None and not list(parts.glob("part-*.parquet")) and time.monotonic() < deadline:
         time.sleep(0.02)
+    engines = descendants(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    while any(Path(f"/proc/{engine}").exists() for engine in engines) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert engines, "the engine was to have a process of its own"
+    assert [engine for engine in engines if Path(f"/proc/{engine}").exists()] == []
     assert list(parts.glob("part-*.parquet")), "killed before anything was finished, or after everything was"
     assert not output.exists()
     continued = generate(output, "vllm", *options)
@@ -193,3 +214,28 @@ def test_two_replicas_draw_what_one_engine_draws(tmp_path: Path) -> None:
     options = ["--temperature", 1, "--limit", 6, "--samples", 4, "--max-new-tokens", 44]
     two = generate(tmp_path / "two.parquet", "vllm", *options, "--replicas", 2)
     close(two, generate(tmp_path / "one.parquet", "vllm", *options), EXACT)
+
+
+def test_a_replica_that_dies_is_named_with_its_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from dttrl.errors import WorkError
+    from dttrl.sampling.settings import SamplingSettings
+    from dttrl.sampling.vllm_engine.jobs import EngineSettings, Job, Stream
+    from dttrl.sampling.vllm_engine.replicas import Replicas
+
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    settings = EngineSettings(
+        model=str(MODEL), tokenizer=str(MODEL), dtype="float32", max_model_len=128, max_num_seqs=1,
+        enforce_eager=True, ignore_eos=True,
+    )  # fmt: skip
+    fleet = Replicas(settings, 2, gpus=False)
+    jobs = [Job(i, (5, 6, 7), Stream(0, 0, f"q{i}", "sample:0")) for i in range(5000)]
+    finished = fleet.run(jobs, SamplingSettings(max_new_tokens=100))
+    assert next(finished)
+    ray.kill(fleet._actors[1])
+    with pytest.raises(WorkError, match=r"replica 1 died .*in flight: q\d"):
+        for _ in finished:
+            pass
+    fleet.close()
+    ray.shutdown()
