@@ -13,8 +13,9 @@ The first compares, with the end of text ignored so that every sequence has exac
     engine    statistics and seeded draws inside the engine (what dttrl does)
 
 "none" and "engine" are interleaved ``--repeats`` times and the best of each counts; the others run once, on
-as many sequences with fewer tokens if ``--slow-tokens`` says so. Memory is the peak of the resident memory of this process and
-its children above what it was before, by the tokens of the run; the engine's own memory is allocated earlier.
+as many sequences with fewer tokens if ``--slow-tokens`` says so. Memory is the peak of the resident memory of
+this process and its children above what it was before, by the tokens of the run; the engine's own memory is
+allocated earlier.
 The second form measures one engine and N engines on N times the work. The third measures host memory for one
 question with many long rollouts; a model whose context is too short is told otherwise, which makes its text
 nonsense and its speed and memory real. ``--model tiny`` is a random one-layer Llama. One JSON object is
@@ -294,6 +295,7 @@ def scaling(arguments: argparse.Namespace) -> dict[str, object]:
             print(f"{count} engines (up after {started:.0f} s): {best:.0f} tokens/s", flush=True)
         speeds[count] = round(best, 1)
         fleet.close()
+        time.sleep(5)  # until the memory of the killed processes is free
     report["tokens_per_second"] = speeds
     report["scaling"] = round(speeds[arguments.replicas] / speeds[1], 3)
     return report
