@@ -9,6 +9,7 @@ _MEMORY = (
     "out of memory",
     "no available memory",
     "free memory on device",
+    "available memory on node",
     "kv cache memory",
     "kv cache is needed",
     "not enough memory",
