@@ -21,8 +21,6 @@ from dttrl.locking import locked
 from dttrl.methods import find_method
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
-from dttrl.scoring import ScoredQuestion
-from dttrl.training import records
 from dttrl.training.checkpoint import (
     RunState,
     checkpoint_path,
@@ -44,10 +42,11 @@ from dttrl.training.run_folder import (
     find_config,
     read_questions_of,
 )
-from dttrl.training.schedule import batch_indices, learning_rate, steps_per_epoch
+from dttrl.training.schedule import batch_indices, learning_rate, total_steps
 from dttrl.training.setup import Workbench, open_workbench, read_splits
 from dttrl.training.signal import scored_batch, signal_settings
-from dttrl.training_signal import ScoredBatch, TrainingSignal, training_signal
+from dttrl.training.step import Step, record_step
+from dttrl.training_signal import TrainingSignal, training_signal
 
 _RESUME_MAY_CHANGE = frozenset({"device", "threads"})
 
@@ -95,11 +94,6 @@ def resume(
             raise InputError(f"{error}; remove {folder} to go on from an earlier checkpoint") from None
         raise
     return _Run(config, bench, observer or Silent()).go(checkpoint=last)
-
-
-def total_steps(config: TrainConfig, n_questions: int) -> int:
-    """Return how many steps a run has: ``steps``, or ``episodes`` passes over the questions."""
-    return config.steps or config.episodes * steps_per_epoch(n_questions, config.questions_per_step)
 
 
 def settings_digest(config: TrainConfig) -> str:
@@ -188,7 +182,7 @@ class _Run:
             progress=lambda done, total: self.observer.phase("update", done, total),
         )
         clock.lap("update")
-        self._record(batch, questions, rollouts, scored, signal)
+        record_step(self.folder, config, self.method, Step(questions, rollouts, scored, batch, signal))
         clock.lap("write")
         metrics = {
             "step": step,
@@ -218,25 +212,6 @@ class _Run:
                 questions, rollouts, signal.trained_BM, signal.advantage_BM, strict=True
             )
         ]
-
-    def _record(
-        self,
-        batch: ScoredBatch,
-        questions: Sequence[Question],
-        rollouts: Sequence[Sequence[Rollout]],
-        scored: Sequence[ScoredQuestion],
-        signal: TrainingSignal,
-    ) -> None:
-        if self.config.keep_rollouts:
-            table = records.rollout_table(
-                rollouts, questions, scored, signal, keep_tokens=self.config.keep_tokens
-            )
-            self.folder.write_rollouts(batch.step, table)
-        self.folder.add_table("labels", records.label_table(batch, questions, scored, signal))
-        history = records.history_table(batch, questions, signal, self.method)
-        if history is not None:
-            self.folder.add_table("history", history)
-        self.folder.flush("labels")
 
     def _evaluate(self, step: int) -> None:
         started = time.perf_counter()

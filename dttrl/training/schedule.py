@@ -25,6 +25,11 @@ def batch_indices(step: int, n_questions: int, questions_per_step: int, *, seed:
     return [int(i) for i in order[position * questions_per_step : (position + 1) * questions_per_step]]
 
 
+def total_steps(config: TrainConfig, n_questions: int) -> int:
+    """Return how many steps a run has: ``steps``, or ``episodes`` passes over the questions."""
+    return config.steps or config.episodes * steps_per_epoch(n_questions, config.questions_per_step)
+
+
 def learning_rate(step: int, total: int, *, peak: float, warmup: float, schedule: Schedule) -> float:
     """Return the rate of ``step`` (1 to ``total``): a linear rise over the warm-up share, then the schedule.
 

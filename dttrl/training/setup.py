@@ -10,7 +10,6 @@ from types import TracebackType
 import torch
 
 from dttrl.answers.grading import Grader
-from dttrl.confidence import Region
 from dttrl.config import TrainConfig
 from dttrl.errors import InputError
 from dttrl.methods import find_method
@@ -28,10 +27,11 @@ from dttrl.sampling.configured import (
 from dttrl.sampling.models import LoadedModel, load_model, resolve_device, resolve_dtype, save_model
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.transformers import TransformersSampler
-from dttrl.scoring import ScoredQuestion, score_question
+from dttrl.scoring import ScoredQuestion
 from dttrl.training.evaluation import evaluation_settings, requests_of
 from dttrl.training.observer import Observer
 from dttrl.training.policy import Policy, UpdateSettings
+from dttrl.training.step import score_rollouts
 
 Splits = Mapping[str, list[Question]]
 
@@ -83,15 +83,7 @@ class Workbench:
 
     def score(self, rollouts: Sequence[Rollout], question: Question) -> ScoredQuestion:
         """Return answers, classes and confidences of one question's rollouts."""
-        config = self.config
-        return score_question(
-            rollouts,
-            gold=question.answer,
-            grader=self.grader.for_source(question.source, question.id),
-            region=Region.parse(config.region),
-            measure=config.measure,
-            last_number=config.last_number,
-        )
+        return score_rollouts(self.config, self.grader, rollouts, question)
 
     def evaluate(
         self, step: int, observer: Observer
@@ -189,12 +181,19 @@ def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench
             **transformers_metadata(arithmetic),
             **prompt_metadata(config, loaded),
             **settings_metadata(sampling_settings(config, seed=config.seed)),
-            # Resumed from a checkpoint, the policy is still a policy of the run's model.
-            "model": config.model,
-            "method": config.method,
-            "measure": config.measure,
-            "region": config.region,
-            "answer_kind": config.kind,
-            "last_number": config.last_number,
+            **run_metadata(config),
         },
     )
+
+
+def run_metadata(config: TrainConfig) -> dict[str, object]:
+    """Return what the files of a run say of the run, whatever engine samples."""
+    return {
+        # Resumed from a checkpoint, the policy is still a policy of the run's model.
+        "model": config.model,
+        "method": config.method,
+        "measure": config.measure,
+        "region": config.region,
+        "answer_kind": config.kind,
+        "last_number": config.last_number,
+    }

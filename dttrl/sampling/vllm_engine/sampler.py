@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import numpy as np
 
 from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.finishing import finished_rollout
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.text import StopStrings, TextDecoder
 from dttrl.sampling.vllm_engine.jobs import Done, Engine, Fleet, Job, Stream
 
-_NOTHING = np.empty(0, dtype=np.float32)
 
 
 class VllmSampler:
@@ -75,26 +74,15 @@ class VllmSampler:
                     yield [rollouts[each] for each in request.sample_ids]
 
     def _rollout(self, request: SampleRequest, sample: int, done: Done, stops: StopStrings | None) -> Rollout:
-        ids = done.token_ids
-        ended = done.finish_reason == "stop" and len(ids) > 0 and int(ids[-1]) in self._eos_ids
-        text, offsets = self._decoder.decode(ids[:-1] if ended else ids)
-        if stops is not None:
-            text = stops.cut(text)
-        if ended:
-            offsets = np.append(offsets, np.int32(len(text)))
-        confidence, logprob, entropy, self_certainty = done.statistics
-        known = len(self_certainty) > 0 and not bool(np.isnan(self_certainty).any())
-        return Rollout(
-            query_id=request.query_id,
-            sample_id=sample,
-            text=text,
-            finish_reason=done.finish_reason,
-            token_ids=ids,
-            token_offset=np.minimum(offsets, np.int32(len(text))),
-            token_confidence=confidence,
-            token_logprob=logprob,
-            token_entropy=entropy,
-            token_self_certainty=self_certainty if known else _NOTHING,
+        return finished_rollout(
+            request.query_id,
+            sample,
+            done.token_ids,
+            done.statistics,
+            done.finish_reason,
+            decoder=self._decoder,
+            eos_ids=self._eos_ids,
+            stops=stops,
             step=request.step,
         )
 

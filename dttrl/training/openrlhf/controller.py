@@ -1,0 +1,232 @@
+"""The controller of a run at scale: everything between the rollouts of a step and its advantages.
+
+It stands beside OpenRLHF's trainer, knows nothing of it, and writes the run folder of the in-process engine:
+step rollouts, labels, history, evaluations and metrics, through the same functions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dttrl.answers.grading import Grader
+from dttrl.config import TrainConfig, load_config
+from dttrl.errors import InputError
+from dttrl.history import History
+from dttrl.methods import find_method
+from dttrl.outputs import replacing
+from dttrl.questions import Question
+from dttrl.rollouts import Rollout
+from dttrl.sampling.configured import (
+    prompt_encoder,
+    prompt_metadata,
+    sampling_settings,
+    settings_metadata,
+)
+from dttrl.sampling.finishing import finished_rollout
+from dttrl.sampling.models import TokenizerFiles, load_tokenizer
+from dttrl.sampling.text import TextDecoder
+from dttrl.training.evaluation import evaluation_settings, evaluation_table
+from dttrl.training.metrics import rollout_metrics, step_metrics
+from dttrl.training.openrlhf.dataset import prompt_row, question_id
+from dttrl.training.run_folder import RunFolder, find_config, read_questions_of
+from dttrl.training.schedule import total_steps
+from dttrl.training.setup import run_metadata
+from dttrl.training.signal import scored_batch, signal_settings
+from dttrl.training.step import Step, record_step, score_rollouts
+from dttrl.training_signal import training_signal
+
+Response = Mapping[str, Any]
+"""What the executor returned for one rollout."""
+
+
+class Trained(NamedTuple):
+    """One rollout to train on: its place among the step's responses, its reward and weighted advantage."""
+
+    place: int
+    reward: float
+    advantage: float
+
+
+class Controller:
+    """Opens the run folder ``run`` (its configuration and questions) and follows its steps."""
+
+    def __init__(self, run: Path, *, backend_version: str) -> None:
+        self.config = config = load_config(TrainConfig, find_config(run), {"run": run})
+        self.splits = read_questions_of(run)
+        self.total = total_steps(config, len(self.splits["train"]))
+        self._by_id = {q.id: q for questions in self.splits.values() for q in questions}
+        self._loaded = open_tokenizer(config)
+        self._encode = prompt_encoder(config, self._loaded)
+        self._decoder = TextDecoder(self._loaded.tokenizer)
+        self._grader = Grader(kind=config.kind)
+        self._method = find_method(config.method)
+        self._history = History(window=config.history_window)
+        self.folder = RunFolder(
+            run,
+            {
+                "backend": "vllm",
+                "backend_version": backend_version,
+                "engine": "openrlhf",
+                "logprobs_mode": "raw_logprobs",
+                "entropy": f"top-{config.k}",
+                **prompt_metadata(config, self._loaded),
+                **settings_metadata(sampling_settings(config, seed=config.seed)),
+                **run_metadata(config),
+            },
+        )
+        self._step: Step | None = None
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer steps of a step with all its questions."""
+        return self.config.questions_per_step // self.config.questions_per_update
+
+    def start(self, step: int) -> None:
+        """Begin after ``step`` (0: from the start): drop newer records and take up the history."""
+        self.folder.rewind(step or -1)
+        self._history = History(window=self.config.history_window)
+        if step and self._method.progressive:
+            path = self._history_path(step)
+            try:
+                with np.load(path, allow_pickle=False) as arrays:
+                    self._history = History.from_arrays(dict(arrays), window=self.config.history_window)
+            except (OSError, ValueError, KeyError) as error:
+                raise InputError(f"{path}: the confidence history cannot be read ({error})") from None
+
+    def label(self, step: int, labels: Sequence[str], responses: Sequence[Response]) -> list[Trained]:
+        """Vote, reward, select and weigh the rollouts of a step, and write them down.
+
+        ``labels[i]`` is the dataset's label of response i; those of one question are neighbours, in sample
+        order. Returns the rollouts to train on, by question and place. InputError where a question has
+        another number of rollouts than ``votes``.
+        """
+        started = time.perf_counter()
+        order = sorted(range(len(labels)), key=lambda i: question_id(labels[i]))  # stable: sample order stays
+        groups: dict[str, list[int]] = {}
+        for i in order:
+            groups.setdefault(question_id(labels[i]), []).append(i)
+        wrong = [name for name, places in groups.items() if len(places) != self.config.votes]
+        if wrong:
+            raise InputError(
+                f"step {step}: question {wrong[0]!r} has {len(groups[wrong[0]])} rollouts, not "
+                f"{self.config.votes}"
+            )
+        questions = [self._by_id[name] for name in groups]
+        rollouts = [
+            [self._rollout(name, g, responses[i], step) for g, i in enumerate(places)]
+            for name, places in groups.items()
+        ]
+        scored = [self._score(group, q) for group, q in zip(rollouts, questions, strict=True)]
+        batch = scored_batch(step, scored, self.config)
+        scored_at = time.perf_counter()
+        signal, self._history = training_signal(
+            batch, self._history, self._method, signal_settings(self.config)
+        )
+        labelled_at = time.perf_counter()
+        self._step = Step(questions, rollouts, scored, batch, signal)
+        record_step(self.folder, self.config, self._method, self._step)
+        self._seconds = {
+            "seconds_score": scored_at - started,
+            "seconds_label": labelled_at - scored_at,
+            "seconds_write": time.perf_counter() - labelled_at,
+        }
+        return [
+            Trained(places[g], float(signal.reward_BG[b, g]), float(signal.advantage_BM[b, m]))
+            for b, places in enumerate(groups.values())
+            for m, g in enumerate(signal.trained_BM[b])
+        ]
+
+    def finish(self, status: Mapping[str, float]) -> None:
+        """Write the metrics of the step that :meth:`label` began; ``status`` are the runner's own."""
+        if self._step is None:
+            raise InputError("a step was finished that was not begun")
+        step, self._step = self._step, None
+        self.folder.append_metrics(
+            {
+                "step": step.batch.step,
+                "total_steps": self.total,
+                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                **step_metrics(step.batch, step.signal),
+                **rollout_metrics(step.rollouts),
+                "trained_rollouts": step.signal.trained_BM.size,
+                **status,
+                **{name: round(value, 4) for name, value in self._seconds.items()},
+            }
+        )
+
+    def save(self, step: int) -> None:
+        """Write all records down, and the history that a run resumed after ``step`` goes on with."""
+        self.folder.flush()
+        path = self._history_path(step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **self._history.to_arrays())
+
+    def prompt_ids(self, question: Question) -> tuple[int, ...]:
+        """Return the token ids of a question's prompt."""
+        return self._encode(question)
+
+    def evaluation_requests(self, split: str) -> tuple[list[Question], list[str], list[str]]:
+        """Return the questions of a split that have gold answers, with their texts and labels."""
+        graded = [q for q in self.splits.get(split, []) if q.answer is not None]
+        rows = [prompt_row(question, self._encode(question), self.config.k) for question in graded]
+        return graded, [text for text, _ in rows], [label for _, label in rows]
+
+    def evaluated(
+        self, step: int, split: str, questions: Sequence[Question], responses: Sequence[Sequence[Response]]
+    ) -> None:
+        """Grade the samples of an evaluation and write them down."""
+        scored = []
+        for question, group in zip(questions, responses, strict=True):
+            rollouts = [self._rollout(question.id, g, response, step) for g, response in enumerate(group)]
+            scored.append((question, self._score(rollouts, question)))
+        self.folder.add_table("evaluations", evaluation_table(step, split, scored))
+        self.folder.flush("evaluations")
+
+    def evaluation_settings(self, split: str) -> dict[str, float]:
+        """Return temperature and top-p of an evaluation."""
+        settings = evaluation_settings(self.config, split)
+        return {"temperature": settings.temperature, "top_p": settings.top_p}
+
+    def evaluates(self, step: int) -> bool:
+        """Whether the policy is evaluated after this step."""
+        every = self.config.eval_every
+        return step in (0, self.total) or bool(every and step % every == 0)
+
+    def close(self) -> None:
+        """Write what is left and end the grader's worker."""
+        self.folder.flush()
+        self._grader.close()
+
+    def _history_path(self, step: int) -> Path:
+        return self.folder.checkpoints / "history" / f"step-{step:06d}.npz"
+
+    def _score(self, rollouts: Sequence[Rollout], question: Question) -> Any:
+        return score_rollouts(self.config, self._grader, rollouts, question)
+
+    def _rollout(self, query_id: str, sample_id: int, response: Response, step: int) -> Rollout:
+        drawn = response["dttrl"]
+        return finished_rollout(
+            query_id,
+            sample_id,
+            np.asarray(drawn["token_ids"], dtype=np.int32),
+            np.asarray(drawn["statistics"], dtype=np.float32),
+            drawn["finish_reason"],
+            decoder=self._decoder,
+            eos_ids=self._loaded.eos_ids,
+            step=step,
+        )
+
+
+def open_tokenizer(config: TrainConfig) -> TokenizerFiles:
+    """Return the tokenizer of a run's model, and where its files lie."""
+    return load_tokenizer(
+        config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
+    )
