@@ -51,10 +51,10 @@ def main() -> None:
     gpus = count_gpus()
     say(began, f"{gpus} GPUs, {os.cpu_count()} cores, {options.jobs} workers")
     prepare_starts(options, gpus, began)
-    runs = plans.plan(steps=options.steps, eval_every=options.eval_every, seeds=tuple(range(options.seeds)))
+    runs = plans.runs(options.plan, steps=options.steps, eval_every=options.eval_every, seeds=options.seeds)
     runs = [run for run in runs if not options.only or any(part in run.name for part in options.only)]
     # The rollouts for the budgets come early: they are few, and everything else can be cut short.
-    budgets: list[Any] = [] if options.no_budget else list(plans.STARTS)
+    budgets: list[Any] = [] if options.no_budget else list(plans.starts(options.plan))
     budgets = [name for name in budgets if not options.only or any(part in name for part in options.only)]
     jobs: list[Any] = [*runs[: options.limit], *budgets]
     jobs.sort(key=lambda job: 0 if isinstance(job, str) else 1)
@@ -80,7 +80,10 @@ def count_gpus() -> int:
 
 def prepare_starts(options: argparse.Namespace, gpus: int, began: float) -> None:
     """Put every start's model and questions into the work folder; pre-train the families that lack one."""
-    missing = {}
+    if options.plan == "smollm2":
+        link_starts(options, began)
+        return
+    missing: dict[str, list[tuple[str, float]]] = {}
     for name, (operation, level) in plans.STARTS.items():
         found = options.starts / name if options.starts else None
         if found is not None and (found / "recipe.json").is_file():
@@ -118,6 +121,21 @@ def prepare_starts(options: argparse.Namespace, gpus: int, began: float) -> None
         figures = json.loads((folder / "recipe.json").read_text())["figures"]
         short = {key: round(figures[key], 3) for key in ("avg", "maj@64", "auroc_all_question", "diversity")}
         say(began, f"start {name}: {short}")
+
+
+def link_starts(options: argparse.Namespace, began: float) -> None:
+    """Give each family of the fine-tuned model a start folder: links to the model, and its questions."""
+    for family in plans.starts(options.plan):
+        folder = options.work / "starts" / family
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in options.starts.iterdir():
+            if path.suffix != ".jsonl":
+                (folder / path.name).unlink(missing_ok=True)
+                (folder / path.name).symlink_to(path.resolve())
+        for name in ("questions.jsonl", "heldout.jsonl"):
+            shutil.copy(options.starts / f"{family}.{name}", folder / name)
+        figures = json.loads((options.starts / "recipe.json").read_text())["figures"]
+        say(began, f"start {family}: {figures.get(family)}")
 
 
 def work_through(
@@ -206,13 +224,14 @@ def budget_commands(start: str, options: argparse.Namespace, device: str) -> lis
     """Return the commands that make the budget table of a start, for two measures of confidence."""
     folder, tables = options.work / "starts" / start, options.work / "tables"
     tables.mkdir(exist_ok=True)
+    base = plans.SMOLLM2_BASE if options.plan == "smollm2" else plans.BASE
     drawn = options.work / f"{start}.parquet"
     commands = [
         [
             "generate", str(folder), str(folder / "questions.jsonl"), "-o", str(drawn), "--samples",
-            str(options.budget_samples), "--template", "raw", "--max-new-tokens",
-            "56", "--batch-size", "2048",
-            "--device", device, "--dtype", "float32", "--overwrite", "--quiet",
+            str(options.budget_samples), "--template", base["template"], "--max-new-tokens",
+            base["max-new-tokens"], "--batch-size", "2048",
+            "--device", device, "--dtype", base["dtype"], "--overwrite", "--quiet",
         ]
     ]  # fmt: skip
     for measure in ("topk", "perplexity"):
@@ -292,7 +311,8 @@ def pack(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> None
     only = lambda info: info if info.isdir() or "rollouts" in info.name else None  # noqa: E731
     archive(options.out / "rollouts.tar.xz", packed, "runs", keep=only)
     archive(options.out / "tables.tar.xz", options.work / "tables", "tables")
-    archive(options.out / "starts.tar.xz", options.work / "starts", "starts")
+    light = lambda info: None if info.issym() or info.size > 2**23 else info  # noqa: E731
+    archive(options.out / "starts.tar.xz", options.work / "starts", "starts", keep=light)
     logs = options.work / "logs"
     logs.mkdir(exist_ok=True)
     for log in options.work.glob("*.log"):
@@ -320,7 +340,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train the runs of plan.py side by side.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the archives")
     parser.add_argument("--work", type=Path, default=Path("/tmp/findings"), help="folder for everything else")
-    parser.add_argument("--starts", type=Path, help="folder of starts that need no pre-training")
+    parser.add_argument("--plan", choices=["small", "smollm2"], default="small", help="see plan.py")
+    parser.add_argument(
+        "--starts", type=Path, help="folder of starts that need no pre-training; smollm2: the model folder"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs side by side")
     parser.add_argument("--seconds", type=float, default=400, help="time for everything but the packing")
     parser.add_argument("--pretrain-seconds", type=float, default=100, help="longest pre-training")

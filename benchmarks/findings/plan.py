@@ -1,8 +1,9 @@
 """Which runs the findings rest on: starts, methods, ablations, seeds, in the order of their importance.
 
-A start is a model at a level of competence with its questions: two families (sums and products of numbers
-of three and four digits, worked without carrying, carried in the last step) by two levels of the same
-pre-training: one where the vote is mostly right and one where it is wrong on about a third.
+A start is a model at a level of competence with its questions. The plan ``small`` has two families (sums,
+and products with a digit, of numbers of three and four digits, worked without carrying, carried in the last
+step) by two levels of one pre-training: one where the vote is mostly right, one where it is wrong on about a
+third. The plan ``smollm2`` has one fine-tuned SmolLM2-135M-Instruct and its two families.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ Options = Mapping[str, str]
 STARTS = {
     "sums-right": ("+", 0.65),
     "sums-wrong": ("+", 0.30),
-    "products-right": ("*", 0.65),
-    "products-wrong": ("*", 0.30),
+    "products-right": ("*", 0.85),
+    "products-wrong": ("*", 0.55),
 }
 """Name of a start: operation of the family, share of right samples at which pre-training was stopped."""
 METHODS = ("ttrl-gt", "ttrl", "ttrl-wsc", "distri-wsc", "distri-gmm")
@@ -53,6 +54,13 @@ KEPT = ("ttrl-gt", "ttrl", "distri-gmm")
 """Methods whose first seed keeps its rollouts."""
 
 
+SMOLLM2_STARTS = ("two-steps", "long-sums")
+SMOLLM2_METHODS = ("ttrl-gt", "ttrl", "distri-gmm")
+SMOLLM2_BASE: dict[str, str] = BASE | {
+    "template": "chat", "max-new-tokens": "120", "learning-rate": "5e-6", "dtype": "auto",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Planned:
     """One training run."""
@@ -63,31 +71,40 @@ class Planned:
     keep_rollouts: bool
 
 
-def plan(*, steps: int, eval_every: int, seeds: tuple[int, ...] = SEEDS) -> list[Planned]:
-    """Return all runs: the methods from every start, then the ablations from the starts with wrong votes.
+def starts(plan: str) -> tuple[str, ...]:
+    """Return the names of a plan's starts."""
+    return SMOLLM2_STARTS if plan == "smollm2" else tuple(STARTS)
 
-    Seed by seed, so that a plan that is cut short is a smaller one and not a lopsided one.
+
+def runs(plan: str, *, steps: int, eval_every: int, seeds: int = 3) -> list[Planned]:
+    """Return all runs of a plan, the most important ones first.
+
+    Seed by seed, so that a plan that is cut short is a smaller one and not a lopsided one. In ``small`` the
+    ablations follow the methods, from the starts with wrong votes only.
     """
-    runs = [
-        _planned(
-            start, method, {"method": method}, seed, steps, eval_every, keep=method in KEPT and seed == 0
-        )
-        for seed in seeds
+    more = {"steps": str(steps), "eval-every": str(eval_every)}
+    if plan == "smollm2":
+        return [
+            _planned(SMOLLM2_BASE | more, start, method, {"method": method}, seed)
+            for seed in range(seeds)
+            for start in SMOLLM2_STARTS
+            for method in SMOLLM2_METHODS
+        ]
+    found = [
+        _planned(BASE | more, start, method, {"method": method}, seed)
+        for seed in range(seeds)
         for start in STARTS
         for method in METHODS
     ]
-    runs += [
-        _planned(start, name, {"method": method, **changed}, seed, steps, eval_every, keep=False)
-        for seed in seeds
+    return found + [
+        _planned(BASE | more, start, name, {"method": method, **changed}, seed)
+        for seed in range(seeds)
         for name, (method, changed) in ABLATIONS.items()
         for start in STARTS
         if start.endswith("-wrong")
     ]
-    return runs
 
 
-def _planned(
-    start: str, name: str, changed: Options, seed: int, steps: int, eval_every: int, *, keep: bool
-) -> Planned:
-    options = BASE | dict(changed) | {"seed": str(seed), "steps": str(steps), "eval-every": str(eval_every)}
-    return Planned(f"{start}.{name}.{seed}", start, options, keep)
+def _planned(base: Options, start: str, name: str, changed: Options, seed: int) -> Planned:
+    options = dict(base) | dict(changed) | {"seed": str(seed)}
+    return Planned(f"{start}.{name}.{seed}", start, options, keep_rollouts=name in KEPT and seed == 0)
