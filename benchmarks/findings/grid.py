@@ -29,6 +29,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Asking whether there is a GPU must not start CUDA before the workers are forked.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import plan as plans
 
@@ -187,6 +189,7 @@ def worker(
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
     device, last = ("cuda" if gpus else "cpu"), 0.0
+    run_dttrl = fresh_process if options.fresh or (gpus and not cuda_starts()) else dttrl_main
     while time.monotonic() + last < deadline:
         with lock:
             index = following.value
@@ -203,10 +206,27 @@ def worker(
                 if isinstance(job, str)
                 else [train_command(job, options, device)]
             )
-            rc = next((code for command in commands if (code := dttrl_main(command))), 0)
+            rc = next((code for command in commands if (code := run_dttrl(command))), 0)
         seconds = time.monotonic() - started
         last = last if isinstance(job, str) else seconds
         results.put({"name": name, "rc": rc, "seconds": round(seconds, 1)})
+
+
+def cuda_starts() -> bool:
+    """Return whether CUDA can be started in this forked process."""
+    import torch
+
+    try:
+        torch.cuda.init()
+    except RuntimeError:
+        return False
+    return True
+
+
+def fresh_process(command: Sequence[str]) -> int:
+    """Run ``dttrl`` in a process of its own: slower to start, but nothing is inherited."""
+    code = "import sys; from dttrl_cli.app import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-P", "-c", code, *command], check=False).returncode
 
 
 def train_command(run: plans.Planned, options: argparse.Namespace, device: str) -> list[str]:
@@ -306,6 +326,8 @@ def pack(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> None
                 shutil.copy(run / name, packed / run.name / name)
         if any((run / "rollouts").glob("*.parquet")):
             slim_rollouts(run, packed / run.name / "rollouts")
+            if (run / "history.parquet").is_file():
+                shutil.copy(run / "history.parquet", packed / run.name / "history.parquet")
     rollouts = lambda info: None if "rollouts" in info.name else info  # noqa: E731
     archive(options.out / "runs.tar.xz", packed, "runs", keep=rollouts)
     only = lambda info: info if info.isdir() or "rollouts" in info.name else None  # noqa: E731
@@ -347,6 +369,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs side by side")
     parser.add_argument("--seconds", type=float, default=400, help="time for everything but the packing")
     parser.add_argument("--pretrain-seconds", type=float, default=100, help="longest pre-training")
+    parser.add_argument("--fresh", action="store_true", help="a new process for every command")
     parser.add_argument("--steps", type=int, default=100, help="steps of a run")
     parser.add_argument("--eval-every", type=int, default=20, help="steps between evaluations")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of every run")
