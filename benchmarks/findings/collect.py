@@ -3,8 +3,9 @@
     python benchmarks/findings/collect.py ARCHIVES runs/reference
 
 The folders hold what ``dttrl analyze`` reads: settings, the metrics of every step (the ones that the
-analyses show, to five digits), evaluations (of the ablations the first and the last) and, for the methods,
-labels; where rollouts were kept, the history of confidences to four decimals. Paths in the settings lose the folders of the machine that they were trained on.
+analyses show, to five digits), evaluations (of the ablations the first and the last), labels of the methods
+and, where rollouts were kept, the history of confidences to four decimals. Paths in the settings lose the
+folders of the machine that they were trained on.
 """
 
 from __future__ import annotations

@@ -319,6 +319,7 @@ def pack(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> None
     """Write the archives and the record of the jobs; a part that would be too large is left out and said."""
     (options.out / "grid.json").write_text(json.dumps(list(records)))
     packed = options.work / "packed"
+    shutil.rmtree(packed, ignore_errors=True)
     for run in finished_runs(options):
         (packed / run.name).mkdir(parents=True, exist_ok=True)
         for name in SMALL:
