@@ -33,6 +33,8 @@ def test_every_step_and_the_boxed_answer_are_right(family: problems.Family) -> N
         text = problems.worked(problem)
         assert extract(text).answer == problems.answer(problem)
         assert int(problems.answer(problem)) > 0
+        if family == "long-sums":
+            assert int(problems.answer(problem)) == sum(problem.numbers)
         steps = STEP.findall(text)
         assert len(steps) >= 2
         for left, right in steps:

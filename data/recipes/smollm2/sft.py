@@ -13,11 +13,13 @@ first time that it reaches the level, over both families, the model is saved as 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +112,8 @@ def accuracy(loaded: LoadedModel, problems: Sequence[Problem], samples: int, see
 
 def save(loaded: LoadedModel, folder: Path, options: argparse.Namespace, made: dict[str, Any]) -> None:
     """Save the model in bfloat16 with its questions and ``recipe.json``."""
-    loaded.model.to(torch.bfloat16)
+    # A copy: training goes on from the float32 weights.
+    loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(torch.bfloat16))
     save_model(loaded, folder, overwrite=True)
     figures = {}
     for family in FAMILIES:
@@ -122,7 +125,6 @@ def save(loaded: LoadedModel, folder: Path, options: argparse.Namespace, made: d
             (folder / f"{family}.{name}.jsonl").write_text(text, encoding="utf-8")
         if options.samples:
             figures[family] = accuracy(loaded, sets.test, options.samples, options.seed)
-    loaded.model.to(torch.float32)
     kept = {name: value for name, value in vars(options).items() if name not in ("out", "device", "model")}
     text = json.dumps({"options": kept, "made": made, "figures": figures}, indent=1)
     (folder / "recipe.json").write_text(text + "\n", encoding="utf-8")
