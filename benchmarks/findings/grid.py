@@ -131,11 +131,12 @@ def link_starts(options: argparse.Namespace, began: float) -> None:
         folder = options.work / "starts" / family
         folder.mkdir(parents=True, exist_ok=True)
         for path in options.starts.iterdir():
-            if path.suffix != ".jsonl":
+            if path.suffix != ".jsonl" and path.name != "recipe.json":
                 (folder / path.name).unlink(missing_ok=True)
                 (folder / path.name).symlink_to(path.resolve())
         for name in ("questions.jsonl", "heldout.jsonl"):
             shutil.copy(options.starts / f"{family}.{name}", folder / name)
+        shutil.copy(options.starts / "recipe.json", folder / "recipe.json")
         figures = json.loads((options.starts / "recipe.json").read_text())["figures"]
         say(began, f"start {family}: {figures.get(family)}")
 

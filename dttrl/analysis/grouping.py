@@ -83,14 +83,21 @@ def _fingerprint(config: Mapping[str, Any]) -> str:
 
 
 def _usual(settings: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Return the value of each setting that more runs of a method have than any other value."""
+    """Return the value of each setting that more runs of a method have than any other value.
+
+    Among equally frequent values the one that more runs of all methods have.
+    """
     result: dict[str, dict[str, str]] = {}
     for method in {str(config.get("method", "unknown")) for config in settings}:
         peers = [config for config in settings if str(config.get("method", "unknown")) == method]
         for name in {name for config in peers for name in config} - INCIDENTAL - _APART:
-            counts = Counter(str(config.get(name)) for config in peers).most_common(2)
-            if len(counts) == 1 or counts[0][1] > counts[1][1]:
-                result.setdefault(method, {})[name] = counts[0][0]
+            everywhere = Counter(str(config.get(name)) for config in settings)
+            ranked = sorted(
+                (count, everywhere[value], value)
+                for value, count in Counter(str(config.get(name)) for config in peers).items()
+            )
+            if len(ranked) == 1 or ranked[-1][:2] > ranked[-2][:2]:
+                result.setdefault(method, {})[name] = ranked[-1][2]
     return result
 
 

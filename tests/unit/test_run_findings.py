@@ -114,6 +114,12 @@ def test_without_a_usual_value_every_group_is_named(tmp_path: Path) -> None:
     assert [g.label for g in grouping.group_folders(runs)] == ["ttrl tau=0.1", "ttrl tau=0.2"]
 
 
+def test_what_most_methods_have_is_usual_where_a_method_is_undecided(tmp_path: Path) -> None:
+    kinds = [("ttrl", 0.1), ("ttrl", 0.2), ("ttrl-gt", 0.1)]
+    runs = [make_run(tmp_path / f"{m}{t}", [], method=m, tau=t) for m, t in kinds]
+    assert [g.label for g in grouping.group_folders(runs)] == ["ttrl", "ttrl tau=0.2", "ttrl-gt"]
+
+
 def test_the_question_set_is_the_source_of_the_evaluations(tmp_path: Path) -> None:
     run = make_run(tmp_path / "r", [])
     add_evaluations(run, {(0, "train"): [1]}, source="carries")
