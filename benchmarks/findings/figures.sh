@@ -13,8 +13,11 @@ for start in sums-right sums-wrong products-right products-wrong; do
 done
 # 3. The method table
 analyze compare "$runs"/*.ttrl-gt.? "$runs"/*.ttrl.? "$runs"/*.ttrl-wsc.? "$runs"/*.distri-wsc.? "$runs"/*.distri-gmm.? \
-  --plot "$figures/methods.svg" -o "$runs/tables/methods.parquet"
+  --plot "$figures/methods.png" -o "$runs/tables/methods.parquet"
 # 5. Labels and AUROC over steps (by measure and region: tables/confidence.*.parquet, made where the rollouts were)
 analyze labels "$runs"/*.ttrl.? "$runs"/*.distri-gmm.? --plot "$figures/labels.png" -o "$runs/tables/labels.parquet"
 # 6. Ablations
-analyze compare "$runs"/*-wrong.*.? --baseline distri-gmm --plot "$figures/ablations.svg" -o "$runs/tables/ablations.parquet"
+for start in sums-wrong products-wrong; do
+  analyze compare "$runs/$start".*.? --baseline distri-gmm --split train --plot "$figures/ablations-$start.png"
+done
+analyze compare "$runs"/*-wrong.*.? --baseline distri-gmm -o "$runs/tables/ablations.parquet"

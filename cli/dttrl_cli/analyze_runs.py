@@ -194,6 +194,10 @@ def compare(
         str,
         typer.Option("--baseline", help="Method, as its row is called, that the others are held against."),
     ] = "ttrl",
+    split: Annotated[
+        str | None,
+        typer.Option("--split", help="Only these questions: train or heldout.", show_default=False),
+    ] = None,
     repeats: Repeats = 2000,
     output: options.Frame = None,
     plot: options.Plot = None,
@@ -209,11 +213,16 @@ def compare(
     """
     from dttrl.analysis import comparison
     from dttrl.analysis.grouping import group_folders
+    from dttrl.errors import InputError
 
     console = Console(quiet=quiet, json_output=json_output)
     _check(output, plot, overwrite=overwrite, inputs=runs)
     groups = group_folders(runs)
     rows = comparison.compare(groups, baseline=baseline, repeats=repeats, seed=seed)
+    splits = list(dict.fromkeys(row.split for row in rows))
+    if split is not None and split not in splits:
+        raise InputError(f"--split {split}: the runs evaluated {', '.join(splits)}")
+    rows = [row for row in rows if split in (None, row.split)]
     if len(groups) > 1 and all(math.isnan(row.against.value) for row in rows):
         console.note(f"dttrl: no other run shares questions and start with one called {baseline!r}")
     _show_comparison(console, rows, baseline)

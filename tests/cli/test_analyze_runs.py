@@ -87,6 +87,13 @@ def test_compare_prints_a_table_a_split(runs: list[str], capsys: pytest.CaptureF
     assert "+0.375" in line  # against the two runs of ttrl
 
 
+def test_compare_can_show_one_split(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "compare", *runs, "--split", "heldout", "--json"]) == 0
+    assert {row["split"] for row in json.loads(capsys.readouterr().out)} == {"heldout"}
+    assert main(["analyze", "compare", *runs, "--split", "dev"]) == 2
+    assert "--split dev: the runs evaluated train, heldout" in capsys.readouterr().err
+
+
 def test_compare_says_when_nothing_stands_against_the_baseline(
     runs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
