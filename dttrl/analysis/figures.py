@@ -198,7 +198,7 @@ def comparison_panels(rows: Sequence[ComparisonRow]) -> Figure:
     places = list(dict.fromkeys((row.group.questions, row.group.start, row.split) for row in rows))
     most = max(sum((r.group.questions, r.group.start, r.split) == place for r in rows) for place in places)
     with matplotlib.rc_context(_STYLE):
-        figure, panels = _grid(len(places), height=1.2 + 0.28 * most)
+        figure, panels = _grid(len(places), height=1.2 + 0.24 * most, width=4.8)
         for axes, place in zip(panels, places, strict=False):
             shown = [row for row in rows if (row.group.questions, row.group.start, row.split) == place]
             for height, row in enumerate(shown):
@@ -208,16 +208,16 @@ def comparison_panels(rows: Sequence[ComparisonRow]) -> Figure:
             axes.axvline(float(np.mean([row.before.value for row in shown])), color="gray", linestyle="--")
             axes.set_yticks(range(len(shown)), [row.group.label for row in shown], fontsize=7)
             axes.set_ylim(len(shown) - 0.5, -0.5)
-            axes.set_xlabel(f"avg@{shown[0].n} after training (dashed: before)")
+            axes.set_xlabel(f"avg@{shown[0].n} (dashed: before)")
             axes.set_title(", ".join(place), fontsize=8)
         return figure
 
 
-def _grid(count: int, *, height: float = 3.2) -> tuple[Figure, list[Axes]]:
+def _grid(count: int, *, height: float = 3.2, width: float = 3.6) -> tuple[Figure, list[Axes]]:
     """Return a figure of ``count`` panels, three in a row."""
     columns = min(count, 3)
     rows = -(-count // columns)
-    figure = Figure(figsize=(1.0 + 3.6 * columns, height * rows), layout="constrained")
+    figure = Figure(figsize=(1.0 + width * columns, height * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for axes in panels[count:]:
         axes.set_visible(False)

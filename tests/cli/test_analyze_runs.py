@@ -91,7 +91,7 @@ def test_compare_can_show_one_split(runs: list[str], capsys: pytest.CaptureFixtu
     assert main(["analyze", "compare", *runs, "--split", "heldout", "--json"]) == 0
     assert {row["split"] for row in json.loads(capsys.readouterr().out)} == {"heldout"}
     assert main(["analyze", "compare", *runs, "--split", "dev"]) == 2
-    assert "--split dev: the runs evaluated train, heldout" in capsys.readouterr().err
+    assert "--split dev: the runs evaluated heldout, train" in capsys.readouterr().err
 
 
 def test_compare_says_when_nothing_stands_against_the_baseline(
