@@ -13,7 +13,6 @@ pre-trained first. What has not begun when the time is nearly up is left out, an
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import multiprocessing as mp
 import os
@@ -152,27 +151,32 @@ def work_through(
     from dttrl_cli.app import main as dttrl_main
 
     context = mp.get_context("fork")
-    following, lock, results = context.Value("i", 0), context.Lock(), context.Queue()
+    following, lock = context.Value("i", 0), context.Lock()
     deadline = began + options.seconds
+    done = options.work / "done"
+    shutil.rmtree(done, ignore_errors=True)
+    done.mkdir()
     workers = [
         context.Process(
-            target=worker, args=(number, jobs, following, lock, results, deadline, options, gpus, dttrl_main)
+            target=worker, args=(number, jobs, following, lock, deadline, options, gpus, dttrl_main)
         )
         for number in range(min(options.jobs, len(jobs)))
     ]
     for process in workers:
         process.start()
-    records: list[dict[str, Any]] = []
-    while any(process.is_alive() for process in workers) or not results.empty():
-        with contextlib.suppress(Exception):
-            record = results.get(timeout=1.0)
-            records.append(record)
-            if record["rc"] or len(records) % 10 == 0:
-                say(began, f"{len(records)} jobs; {record['name']} rc {record['rc']} {record['seconds']} s")
-        if time.monotonic() > deadline:
-            for process in workers:
-                process.kill()
-    return records
+    said: set[str] = set()
+    while any(process.is_alive() for process in workers) and time.monotonic() < deadline:
+        time.sleep(1.0)
+        for path in sorted(done.glob("*.json")):
+            if path.name not in said:
+                said.add(path.name)
+                record = json.loads(path.read_text())
+                if record["rc"] or len(said) % 10 == 0:
+                    say(began, f"{len(said)} jobs; {record}")
+    for process in workers:
+        process.kill()
+        process.join()
+    return [json.loads(path.read_text()) for path in sorted(done.glob("*.json"))]
 
 
 def worker(
@@ -180,7 +184,6 @@ def worker(
     jobs: Sequence[Any],
     following: Any,
     lock: Any,
-    results: Any,
     deadline: float,
     options: argparse.Namespace,
     gpus: int,
@@ -210,7 +213,12 @@ def worker(
             rc = next((code for command in commands if (code := run_dttrl(command))), 0)
         seconds = time.monotonic() - started
         last = last if isinstance(job, str) else seconds
-        results.put({"name": name, "rc": rc, "seconds": round(seconds, 1)})
+        # A file a record, moved into its place: a worker may be killed at any time.
+        record = options.work / f"{name}.json"
+        record.write_text(
+            json.dumps({"name": name, "rc": rc, "seconds": round(seconds, 1), "worker": number})
+        )
+        record.rename(options.work / "done" / record.name)
 
 
 def cuda_starts() -> bool:
