@@ -54,6 +54,9 @@ def main() -> None:
     prepare_starts(options, gpus, began)
     runs = plans.runs(options.plan, steps=options.steps, eval_every=options.eval_every, seeds=options.seeds)
     runs = [run for run in runs if not options.only or any(part in run.name for part in options.only)]
+    if options.skip_done:
+        known = {run.name for run in finished_runs(options)}
+        runs = [run for run in runs if run.name not in known]
     # The rollouts for the budgets come early: they are few, and everything else can be cut short.
     budgets: list[Any] = [] if options.no_budget else list(plans.starts(options.plan))
     budgets = [name for name in budgets if not options.only or any(part in name for part in options.only)]
@@ -88,7 +91,8 @@ def prepare_starts(options: argparse.Namespace, gpus: int, began: float) -> None
     for name, (operation, level) in plans.STARTS.items():
         found = options.starts / name if options.starts else None
         if found is not None and (found / "recipe.json").is_file():
-            shutil.copytree(found, options.work / "starts" / name, dirs_exist_ok=True)
+            if found.resolve() != (options.work / "starts" / name).resolve():
+                shutil.copytree(found, options.work / "starts" / name, dirs_exist_ok=True)
         else:
             missing.setdefault(operation, []).append((name, level))
     running = []
@@ -379,6 +383,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs side by side")
     parser.add_argument("--seconds", type=float, default=400, help="time for everything but the packing")
     parser.add_argument("--pretrain-seconds", type=float, default=100, help="longest pre-training")
+    parser.add_argument("--skip-done", action="store_true", help="leave out runs that the work folder has")
     parser.add_argument("--fresh", action="store_true", help="a new process for every command")
     parser.add_argument("--steps", type=int, default=100, help="steps of a run")
     parser.add_argument("--eval-every", type=int, default=20, help="steps between evaluations")
