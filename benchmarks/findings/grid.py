@@ -126,6 +126,8 @@ def prepare_starts(options: argparse.Namespace, gpus: int, began: float) -> None
         figures = json.loads((folder / "recipe.json").read_text())["figures"]
         short = {key: round(figures[key], 3) for key in ("avg", "maj@64", "auroc_all_question", "diversity")}
         say(began, f"start {name}: {short}")
+        if figures["avg"] < 0.05:
+            raise SystemExit(f"start {name} has learnt nothing: give --pretrain-seconds more")
 
 
 def link_starts(options: argparse.Namespace, began: float) -> None:
