@@ -244,9 +244,12 @@ class TrainConfig(ModelFields, QuestionFields, SamplingFields, ScoringFields):
         json_schema_extra=METHOD,
     )
     history_window: int | None = Field(
-        None,
-        ge=0,
-        description="Past steps whose confidences distri-gmm uses (default: all).",
+        None, ge=0, description="Past steps that distri-gmm uses (default: all).", json_schema_extra=METHOD
+    )
+    shift_correction: bool = Field(
+        True,
+        description="Move the confidences of past steps to where the current step's lie; without it "
+        "distri-gmm pools them as they were measured (an ablation).",
         json_schema_extra=METHOD,
     )
 

@@ -27,7 +27,10 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class PastStep:
-    """The confidences of one step, flat, finite and centred on the midpoint of that step's own mixture."""
+    """The confidences of one step, flat, finite and centred on the midpoint of that step's own mixture.
+
+    Without shift correction ``centred`` holds the confidences as they are.
+    """
 
     step: int
     centred: FloatArray
@@ -51,11 +54,13 @@ class Progressive(NamedTuple):
 class History:
     """Immutable memory of past confidences; :meth:`advance` returns the next one.
 
-    ``window`` bounds how many past steps enter the aggregate (None: all, as in the paper).
+    ``window`` bounds how many past steps enter the aggregate (None: all, as in the paper). Without
+    ``shift_correction`` past confidences are pooled as they were measured (an ablation).
     """
 
     steps: tuple[PastStep, ...] = ()
     window: int | None = None
+    shift_correction: bool = True
     centred_mixture: Mixture | None = field(default=None)
     """Last global mixture in centred coordinates: the warm start of the next fit."""
 
@@ -82,18 +87,18 @@ class History:
         if not values.size:
             return Progressive(local, local, float("nan"), 0), self
         midpoint = local.midpoint
+        origin = midpoint if self.shift_correction else 0.0
         kept = (
             self.steps
             if self.window is None
             else self.steps[len(self.steps) - min(self.window, len(self.steps)) :]
         )
-        following = replace(self, steps=(*kept, PastStep(step, values - midpoint, midpoint)))
+        following = replace(self, steps=(*kept, PastStep(step, values - origin, midpoint)))
+        centred = local.shifted(-origin)
         if kept:
             centred = fit_mixture(following.pool, start=self.centred_mixture)
-        else:
-            centred = local.shifted(-midpoint)
         shift = midpoint - kept[-1].midpoint if kept else float("nan")
-        progressive = Progressive(centred.shifted(midpoint), local, shift, len(following.pool))
+        progressive = Progressive(centred.shifted(origin), local, shift, len(following.pool))
         return progressive, replace(following, centred_mixture=centred)
 
     def to_arrays(self) -> dict[str, FloatArray]:
@@ -123,8 +128,10 @@ class History:
         }
 
     @staticmethod
-    def from_arrays(arrays: dict[str, FloatArray], *, window: int | None = None) -> History:
-        """Rebuild the history that :meth:`to_arrays` described."""
+    def from_arrays(
+        arrays: dict[str, FloatArray], *, window: int | None = None, shift_correction: bool = True
+    ) -> History:
+        """Rebuild the history that :meth:`to_arrays` described, with the settings that it had."""
         ends = np.cumsum(arrays["size"]).astype(np.int64)
         parts = np.split(np.asarray(arrays["pool"], dtype=np.float64), ends[:-1]) if ends.size else []
         steps = tuple(
@@ -136,4 +143,4 @@ class History:
         if numbers:
             low, std_low, weight_low, high, std_high, weight_high, n, likelihood = numbers
             mixture = Mixture(low, std_low, weight_low, high, std_high, weight_high, int(n), likelihood)
-        return History(steps, window, mixture)
+        return History(steps, window, shift_correction, mixture)

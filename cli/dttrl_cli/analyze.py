@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dttrl_cli import options
+from dttrl_cli import analyze_runs, options
 from dttrl_cli.console import Console, interval, number
 
 if TYPE_CHECKING:
@@ -253,3 +253,7 @@ def _interval(estimate: Estimate) -> str:
 def _pass(accuracy: Accuracy, k: int) -> str:
     estimate: Any = accuracy.pass_at.get(k)
     return "-" if estimate is None or math.isnan(estimate.value) else _interval(estimate)
+
+
+for _name, _command in analyze_runs.COMMANDS.items():
+    app.command(_name, epilog=options.examples(analyze_runs.EXAMPLES[_name]))(_command)

@@ -20,7 +20,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dttrl.analysis.budget import Cell
+from dttrl.analysis.comparison import ComparisonRow
+from dttrl.analysis.confidence_quality import Separation
+from dttrl.analysis.label_quality import LabelQuality
 from dttrl.analysis.majority import TITLES, GroupCurve
+from dttrl.analysis.shift import ShiftCurve
 from dttrl.errors import InputError
 from dttrl.outputs import check_new_file, replacing
 
@@ -99,6 +103,125 @@ def budget_panels(cells: Sequence[Cell]) -> Figure:
         panels[0].set_ylabel("accuracy (%)")
         panels[0].legend(fontsize=7)
         return figure
+
+
+def shift_panels(curves: Sequence[ShiftCurve], *, bins: int = 80) -> Figure:
+    """Draw the distribution of each block (a panel a group, light to dark) and the shifts of all groups."""
+    with matplotlib.rc_context(_STYLE):
+        figure, panels = _grid(len(curves) + 1)
+        for axes, curve in zip(panels, curves, strict=False):
+            pooled = np.concatenate([block.value_N for block in curve.blocks])
+            low, high = np.quantile(pooled, [0.002, 0.998]).tolist()
+            edges = np.linspace(low, high, bins + 1)
+            colors = matplotlib.colormaps["viridis_r"](np.linspace(0.1, 1.0, len(curve.blocks)))
+            for block, color in zip(curve.blocks, colors, strict=True):
+                density, _ = np.histogram(block.value_N, edges)
+                height = density / (block.value_N.size * np.diff(edges))
+                axes.stairs(height, edges, color=color, linewidth=1.2, label=f"steps {block.span}")
+            axes.set(xlabel="confidence", ylabel="density")
+            axes.set_title(curve.group.title, fontsize=8)
+            axes.legend(fontsize=6)
+        axes = panels[len(curves)]
+        for index, curve in enumerate(curves):
+            moved = curve.blocks[1:]
+            axes.plot(
+                [block.span.last for block in moved], [block.relative_shift for block in moved],
+                color=_COLORS[index % len(_COLORS)], marker="o", markersize=3, label=curve.group.title,
+            )  # fmt: skip
+        axes.axhline(0.0, color="black", linewidth=0.8)
+        axes.set(xlabel="step", ylabel="shift (standard deviations)")
+        axes.set_title("shift from the block before", fontsize=9)
+        if any(len(curve.blocks) > 1 for curve in curves):
+            axes.legend(fontsize=6)
+        return figure
+
+
+def label_panels(measured: Sequence[LabelQuality]) -> Figure:
+    """Draw label accuracy (solid) with reward accuracy (dashed), AUROC within questions, and calibration."""
+    with matplotlib.rc_context(_STYLE):
+        known = any(quality.calibration for quality in measured)
+        figure, panels = _grid(3 if known else 2)
+        for index, quality in enumerate(measured):
+            color = _COLORS[index % len(_COLORS)]
+            steps = [block.span.last for block in quality.blocks]
+            for axes, name, style in (
+                (panels[0], "label_accuracy", "-"),
+                (panels[0], "reward_accuracy", "--"),
+                (panels[1], "auroc_within", "-"),
+            ):
+                axes.plot(
+                    steps, [block.means[name] for block in quality.blocks], style, color=color, marker="o",
+                    markersize=3, label=quality.group.title if style == "-" else None,
+                )  # fmt: skip
+            if quality.calibration:
+                panels[2].plot(
+                    [row.probability for row in quality.calibration],
+                    [row.right for row in quality.calibration],
+                    color=color, marker="o", markersize=3,
+                )  # fmt: skip
+        gray = [("label accuracy", "-"), ("reward accuracy", "--")]
+        _dress(panels[0], "labels", gray)
+        _dress(panels[1], "AUROC of confidence within questions", [])
+        panels[1].axhline(0.5, color="black", linewidth=0.8)
+        if known:
+            panels[2].plot([0, 1], [0, 1], color="black", linewidth=0.8)
+            panels[2].set(xlabel="P(positive | confidence)", ylabel="share right", ylim=(-0.02, 1.02))
+            panels[2].set_title("calibration of the mixture", fontsize=9)
+        return figure
+
+
+def separation_panels(found: Sequence[Separation]) -> Figure:
+    """Draw the AUROC within questions over steps: a panel a group and source, a colour a confidence."""
+    places = list(dict.fromkeys((item.group.title, item.source) for item in found))
+    kinds = list(dict.fromkeys((item.measure, item.region) for item in found))
+    with matplotlib.rc_context(_STYLE):
+        figure, panels = _grid(len(places))
+        for axes, place in zip(panels, places, strict=False):
+            for index, kind in enumerate(kinds):
+                line = [
+                    item
+                    for item in found
+                    if (item.group.title, item.source, item.measure, item.region) == (*place, *kind)
+                ]
+                axes.plot(
+                    [item.span.last for item in line], [item.within for item in line],
+                    color=_COLORS[index % len(_COLORS)], linestyle=_DASHES[index // len(_COLORS) % 4],
+                    marker="o", markersize=3, label=", ".join(kind),
+                )  # fmt: skip
+            axes.axhline(0.5, color="black", linewidth=0.8)
+            _dress(axes, ": ".join(place), [])
+        return figure
+
+
+def comparison_panels(rows: Sequence[ComparisonRow]) -> Figure:
+    """Draw avg@n after training, a panel a question set, start and split; a line marks where it began."""
+    places = list(dict.fromkeys((row.group.questions, row.group.start, row.split) for row in rows))
+    most = max(sum((r.group.questions, r.group.start, r.split) == place for r in rows) for place in places)
+    with matplotlib.rc_context(_STYLE):
+        figure, panels = _grid(len(places), height=1.2 + 0.24 * most, width=4.8)
+        for axes, place in zip(panels, places, strict=False):
+            shown = [row for row in rows if (row.group.questions, row.group.start, row.split) == place]
+            for height, row in enumerate(shown):
+                color = _COLORS[0 if row.split == "train" else 1]
+                axes.plot([row.after.low, row.after.high], [height, height], color=color, linewidth=1.5)
+                axes.plot([row.after.value], [height], "o", color=color, markersize=4)
+            axes.axvline(float(np.mean([row.before.value for row in shown])), color="gray", linestyle="--")
+            axes.set_yticks(range(len(shown)), [row.group.label for row in shown], fontsize=7)
+            axes.set_ylim(len(shown) - 0.5, -0.5)
+            axes.set_xlabel(f"avg@{shown[0].n} (dashed: before)")
+            axes.set_title(", ".join(place), fontsize=8)
+        return figure
+
+
+def _grid(count: int, *, height: float = 3.2, width: float = 3.6) -> tuple[Figure, list[Axes]]:
+    """Return a figure of ``count`` panels, three in a row."""
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(1.0 + width * columns, height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels[:count]
 
 
 def save(figure: Figure, path: Path, *, overwrite: bool = False) -> None:

@@ -44,7 +44,7 @@ MEASURES = tuple(TITLES)
 _SPLIT_PREFIX = {"train": "", "heldout": "heldout_"}
 
 # Settings that say where and how long a run ran, not what it did: runs that differ only here are one group.
-_INCIDENTAL = frozenset({
+INCIDENTAL = frozenset({
     "seed", "run", "device", "threads", "batch_size", "checkpoint_every", "keep_tokens", "keep_rollouts",
 })  # fmt: skip
 
@@ -208,7 +208,7 @@ def _from_evaluations(table: pa.Table) -> dict[int, dict[str, float]]:
 
 def _label(curve: RunCurve, curves: Sequence[RunCurve]) -> str:
     peers = [other.settings for other in curves if other.method == curve.method]
-    names = sorted({name for settings in peers for name in settings} - _INCIDENTAL)
+    names = sorted({name for settings in peers for name in settings} - INCIDENTAL)
     different = [
         name for name in names if any(settings.get(name) != curve.settings.get(name) for settings in peers)
     ]

@@ -85,7 +85,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, optimizer: torch.optim.Optimizer, *, history_window: int | None
+    path: Path, optimizer: torch.optim.Optimizer, *, history_window: int | None, shift_correction: bool = True
 ) -> tuple[RunState, History]:
     """Restore the optimizer in place and return state and history (the model lies in ``path/model``)."""
     try:
@@ -93,7 +93,9 @@ def load_checkpoint(
         device = optimizer.param_groups[0]["params"][0].device
         optimizer.load_state_dict(torch.load(path / _OPTIMIZER, map_location=device, weights_only=True))
         with np.load(path / _HISTORY, allow_pickle=False) as arrays:
-            history = History.from_arrays(dict(arrays), window=history_window)
+            history = History.from_arrays(
+                dict(arrays), window=history_window, shift_correction=shift_correction
+            )
     except _UNREADABLE as error:
         raise InputError(f"{path}: the checkpoint cannot be read ({one_line(error)})") from None
     return state, history

@@ -120,7 +120,7 @@ class _Run:
         self.total = total_steps(config, len(self.questions))
         self.folder = RunFolder(config.run, bench.metadata)
         self.state = RunState(step=0, settings=settings_digest(config))
-        self.history = History(window=config.history_window)
+        self.history = History(window=config.history_window, shift_correction=config.shift_correction)
         self.signal_settings = signal_settings(config)
 
     def go(self, *, checkpoint: int = 0) -> Path:
@@ -149,7 +149,10 @@ class _Run:
     def _restore(self, checkpoint: int) -> None:
         path = checkpoint_path(self.folder.checkpoints, checkpoint)
         state, self.history = load_checkpoint(
-            path, self.bench.policy.optimizer, history_window=self.config.history_window
+            path,
+            self.bench.policy.optimizer,
+            history_window=self.config.history_window,
+            shift_correction=self.config.shift_correction,
         )
         if state.settings != self.state.settings:
             raise InputError(

@@ -75,7 +75,7 @@ class Trained:
         self._method = find_method(name)
         self.needs_confidence = self._method.label in ("weighted", "distrivoting")
         self._config, self._settings = config, signal_settings(config)
-        self._history = History(window=config.history_window)
+        self._history = History(window=config.history_window, shift_correction=config.shift_correction)
 
     def vote(self, block: ScoredBlock, weight_RN: FloatArray) -> VoteOutcome:
         """Label a step."""

@@ -14,7 +14,8 @@ from dttrl_cli.app import app, main
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
     "generate", "import", "score", "vote", "train", "analyze majority-ratio", "analyze accuracy",
-    "analyze budget-scaling", "doctor",
+    "analyze budget-scaling", "analyze distribution-shift", "analyze labels", "analyze confidence",
+    "analyze compare", "doctor",
 ]  # fmt: skip
 
 

@@ -117,6 +117,19 @@ def test_the_shift_is_what_makes_past_steps_usable() -> None:
     assert abs(raw.midpoint - progressive.mixture.midpoint) > 1.0
 
 
+def test_without_shift_correction_past_steps_are_pooled_as_they_are() -> None:
+    run = drifting_run(0)
+    history = History(shift_correction=False)
+    for k, (_, confidence) in enumerate(run):
+        progressive, history = history.advance(k, confidence)
+        kept = History.from_arrays(history.to_arrays(), shift_correction=False)
+        assert np.array_equal(kept.pool, history.pool)
+        history = kept
+        expected = fit_mixture(np.concatenate([c.ravel() for _, c in run[: k + 1]]))
+        for name in PARAMETERS:
+            assert getattr(progressive.mixture, name) == pytest.approx(getattr(expected, name), rel=1e-4), k
+
+
 @pytest.mark.parametrize("odd", ["constant", "missing"])
 def test_a_step_that_cannot_be_fitted_does_not_disturb_the_others(odd: str) -> None:
     """A constant step joins at its mean (it has no two means); a step without confidences does not join."""

@@ -289,3 +289,29 @@ def test_the_gauge_counts_by_hand() -> None:
     assert gauge.auroc(np.array([1.0, 2, 2, 3]), np.array([False, True, False, True])) == 3.5 / 4
     assert np.isnan(gauge.auroc(np.array([1.0, 2]), np.array([True, True])))
     assert gauge._last_step_start(np.array([[5, 9, 9, 7], [9, 5, 9, 5]]), 9).tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("last_step", get_args(LastStep))
+def test_products_are_worked_to_the_right_answer(last_step: LastStep) -> None:
+    kind = Family(digits=(3, 4), last_step=last_step, operation="*")
+    drawn = family.draw_questions(kind, 5, 100)
+    assert all(2 <= numbers.second <= 9 and family.is_reserved(numbers) for numbers in drawn)
+    for numbers in [*drawn, Sum(9999, 9, "*"), Sum(1000, 2, "*")]:
+        text = family.worked(kind, numbers)
+        assert gauge.read_answer(text) == family.answer(numbers) == str(numbers.first * numbers.second)
+        assert family.question(numbers) == f"{numbers.first}*{numbers.second}?"
+        for line in text.split("\n\n")[0].splitlines():
+            left, right = line.split("=")
+            product, _, carry = left.partition("+")
+            one, two = product.split("*")
+            assert int(one) * int(two) + int(carry or 0) == int(right)
+
+
+def test_products_of_short_numbers_are_too_few() -> None:
+    with pytest.raises(ValueError, match="four digits"):
+        family.draw_questions(Family(digits=(3,), operation="*"), 0, 224)
+
+
+def test_question_files_name_the_family() -> None:
+    line = json.loads(write_questions.lines([Sum(347, 6, "*")], "products"))
+    assert (line["source"], line["answer"]) == ("products", "2082")

@@ -1,4 +1,6 @@
-r"""The question family: sums of two whole numbers, worked column by column and answered in a box.
+r"""The question families: sums of two whole numbers, and products of a number with a digit.
+
+Both are worked column by column and answered in a box.
 
 Everything here is a pure function of its arguments; randomness comes from a ``random.Random`` that the
 caller seeds. Numbers never seen in pre-training are recognised by a hash of the sum itself
@@ -9,13 +11,15 @@ boxed answer. What the last step does is the ``LastStep`` of the family:
 
 ``copy``    the working carries, the last step only writes the answer
 ``again``   the working carries, the last step writes the whole sum again
-``check``   the working carries, the last step takes one number away from the answer
+``check``   the working carries, the last step undoes the sum or product: answer minus or over the second
 ``places``  the working adds the columns without carrying, the last step carries
 
 >>> print(worked(Family(), Sum(347, 825)).replace("\n", "|"))
 7+5=12|4+2+1=7|3+8=11||347+825=\boxed{1172}
 >>> print(worked(Family(last_step="places"), Sum(347, 825)).replace("\n", "|"))
 3+8=11|4+2=6|7+5=12||11,6,12=\boxed{1172}
+>>> print(worked(Family(operation="*"), Sum(347, 6, "*")).replace("\n", "|"))
+7*6=42|4*6+4=28|3*6+2=20||347*6=\boxed{2082}
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 LastStep = Literal["copy", "again", "check", "places"]
+Operation = Literal["+", "*"]
+SOURCES: dict[Operation, str] = {"+": "sums", "*": "products"}
+"""What the question files call each family."""
 RESERVED_SHARE = 50
 """One sum in this many is kept out of every corpus."""
 TESTS, HELDOUT, WATCHED = 64, 64, 96
@@ -35,17 +42,24 @@ TESTS, HELDOUT, WATCHED = 64, 64, 96
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Two numbers to add."""
+    """Two numbers to add or, where the operation says so, to multiply (the second is then a digit)."""
 
     first: int
     second: int
+    operation: Operation = "+"
+
+    @property
+    def result(self) -> int:
+        """The right answer."""
+        return self.first * self.second if self.operation == "*" else self.first + self.second
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """Which sums there are and how they are worked.
 
-    ``digits``: the lengths of the numbers, each equally likely; both numbers of a sum are of one length.
+    ``digits``: the lengths of the numbers, each equally likely; both numbers of a sum are of one length, and
+    the second number of a product is a digit from 2 to 9.
     ``slip_rate``: probability, in a corpus, that a column's result is off by one, as in any text that people
     write. Half of the workings with a slip still end with the right answer (the writer noticed), half carry
     the slip into it, so that what follows a slip is uncertain.
@@ -54,6 +68,7 @@ class Family:
     digits: tuple[int, ...] = (3,)
     last_step: LastStep = "again"
     slip_rate: float = 0.0
+    operation: Operation = "+"
 
 
 class QuestionSets(NamedTuple):
@@ -73,19 +88,19 @@ def family_from(recipe: Mapping[str, Any]) -> Family:
 
 
 def question(numbers: Sum) -> str:
-    """Return the prompt: ``347+825?``."""
-    return f"{numbers.first}+{numbers.second}?"
+    """Return the prompt: ``347+825?``, ``347*6?``."""
+    return f"{numbers.first}{numbers.operation}{numbers.second}?"
 
 
 def answer(numbers: Sum) -> str:
     """Return the right answer as a string."""
-    return str(numbers.first + numbers.second)
+    return str(numbers.result)
 
 
 def is_reserved(numbers: Sum) -> bool:
-    """Return whether the sum, in either order, is kept for test questions."""
+    """Return whether the sum (in either order) or the product is kept for test questions."""
     low, high = sorted((numbers.first, numbers.second))
-    digest = hashlib.blake2b(f"{low}+{high}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{low}{numbers.operation}{high}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % RESERVED_SHARE == 0
 
 
@@ -94,7 +109,9 @@ def draw(family: Family, rng: random.Random, *, reserved: bool) -> Sum:
     while True:
         length = rng.choice(family.digits)
         low, high = 10 ** (length - 1), 10**length - 1
-        numbers = Sum(rng.randint(low, high), rng.randint(low, high))
+        first = rng.randint(low, high)
+        second = rng.randint(2, 9) if family.operation == "*" else rng.randint(low, high)
+        numbers = Sum(first, second, family.operation)
         if is_reserved(numbers) == reserved:
             return numbers
 
@@ -102,10 +119,12 @@ def draw(family: Family, rng: random.Random, *, reserved: bool) -> Sum:
 def draw_questions(family: Family, seed: int, count: int) -> list[Sum]:
     """Draw ``count`` reserved sums, no two alike in either order; a prefix for a smaller ``count``.
 
-    Raises ``ValueError`` for a family of numbers under three digits, which has too few reserved sums.
+    Raises ``ValueError`` for a family with too few reserved questions: sums of numbers under three digits,
+    products of numbers under four.
     """
-    if max(family.digits) < 3:
-        raise ValueError(f"digits {family.digits}: numbers of three digits or more are needed among them")
+    least, words = (4, "four") if family.operation == "*" else (3, "three")
+    if max(family.digits) < least:
+        raise ValueError(f"digits {family.digits}: numbers of {words} digits or more are needed among them")
     rng = random.Random(seed)
     chosen: dict[tuple[int, int], Sum] = {}
     while len(chosen) < count:
@@ -132,7 +151,7 @@ def worked(family: Family, numbers: Sum, rng: random.Random | None = None) -> st
     carrying = family.last_step != "places"
     lines, results = _columns(numbers, carrying=carrying, slip_rate=slip_rate, rng=rng)
     reached = _reached(results, carrying=carrying)
-    true = numbers.first + numbers.second
+    true = numbers.result
     result = true if reached != true and rng.random() < 0.5 else reached
     if not carrying:
         lines.reverse()
@@ -144,14 +163,16 @@ def worked(family: Family, numbers: Sum, rng: random.Random | None = None) -> st
 def _columns(
     numbers: Sum, *, carrying: bool, slip_rate: float, rng: random.Random
 ) -> tuple[list[str], list[int]]:
-    """Add the columns from the right; return the lines and what each line says its column gives."""
+    """Work the columns from the right; return the lines and what each line says its column gives."""
     lines, results = [], []
     carry = 0
-    for one, two in zip(reversed(str(numbers.first)), reversed(str(numbers.second)), strict=True):
-        result = int(one) + int(two) + carry
+    sign, first = numbers.operation, str(numbers.first)
+    second = str(numbers.second) * (len(first) if sign == "*" else 1)
+    for one, two in zip(reversed(first), reversed(second), strict=True):
+        result = (int(one) * int(two) if sign == "*" else int(one) + int(two)) + carry
         if slip_rate and rng.random() < slip_rate:
             result += 1 if result == 0 else rng.choice((-1, 1))
-        lines.append(f"{one}+{two}+{carry}={result}" if carry else f"{one}+{two}={result}")
+        lines.append(f"{one}{sign}{two}+{carry}={result}" if carry else f"{one}{sign}{two}={result}")
         results.append(result)
         carry = result // 10 if carrying else 0
     return lines, results
@@ -172,7 +193,9 @@ def _last_step(kind: LastStep, numbers: Sum, results: list[int], result: int) ->
     if kind == "copy":
         return box
     if kind == "again":
-        return f"{numbers.first}+{numbers.second}={box}"
+        return f"{numbers.first}{numbers.operation}{numbers.second}={box}"
+    if kind == "check" and numbers.operation == "*":
+        return f"{box}/{numbers.second}={result // numbers.second}"
     if kind == "check":
         return f"{box}-{numbers.second}={result - numbers.second}"
     return ",".join(map(str, results)) + f"={box}"

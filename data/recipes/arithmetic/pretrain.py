@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
 import gauge
-from family import Family, LastStep, Sum, draw, question, question_sets, worked
+from family import Family, LastStep, Operation, Sum, draw, question, question_sets, worked
 from tokenizer import EOS, build_tokenizer
 
 SIZES = {"0.3M": (3, 96), "0.8M": (4, 128), "1.4M": (4, 168), "2.6M": (6, 192)}
@@ -156,7 +156,12 @@ def made_by(device: torch.device, step: int, seconds: float) -> dict[str, str | 
 
 def family_of(options: argparse.Namespace) -> Family:
     """Return the question family that the options describe."""
-    return Family(digits=options.digits, last_step=options.last_step, slip_rate=options.slip_rate)
+    return Family(
+        digits=options.digits,
+        last_step=options.last_step,
+        slip_rate=options.slip_rate,
+        operation=options.operation,
+    )
 
 
 def pretrain(options: argparse.Namespace) -> None:
@@ -230,6 +235,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--size", choices=sorted(SIZES), default="0.8M", help="parameters")
     parser.add_argument("--digits", type=lengths, default="3", help="lengths of the numbers, as 2,3,4")
     parser.add_argument("--last-step", choices=get_args(LastStep), default="again", help="see family.py")
+    parser.add_argument("--operation", choices=get_args(Operation), default="+", help="sums or products")
     parser.add_argument("--slip-rate", type=float, default=0.0, help="slips a column in the corpus")
     parser.add_argument("--stop-accuracy", type=float, nargs="*", default=[], help="levels to save at")
     parser.add_argument("--steps", type=int, default=4000, help="most steps")

@@ -13,9 +13,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from family import Sum, answer, family_from, question, question_sets
-
-SOURCE = "sums"
+from family import SOURCES, Sum, answer, family_from, question, question_sets
 
 
 def lines(sums: Sequence[Sum], name: str) -> str:
@@ -29,7 +27,7 @@ def lines(sums: Sequence[Sum], name: str) -> str:
             "id": f"{name}-{index:03d}",
             "prompt": question(numbers),
             "answer": answer(numbers),
-            "source": SOURCE,
+            "source": SOURCES[numbers.operation],
         }
         for index, numbers in enumerate(sums)
     )
@@ -40,7 +38,10 @@ def write_questions(recipe: Path, folder: Path) -> None:
     """Write ``questions.jsonl`` and ``heldout.jsonl`` for the model of a ``recipe.json``."""
     options = json.loads(recipe.read_text(encoding="utf-8"))
     sets = question_sets(family_from(options), options["question_seed"])
-    for file, sums, name in (("questions", sets.test, "sums"), ("heldout", sets.heldout, "heldout")):
+    for file, sums, name in (
+        ("questions", sets.test, SOURCES[sets.test[0].operation]),
+        ("heldout", sets.heldout, "heldout"),
+    ):
         with (folder / f"{file}.jsonl").open("w", encoding="utf-8", newline="\n") as out:
             out.write(lines(sums, name))
 

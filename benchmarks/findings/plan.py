@@ -1,0 +1,110 @@
+"""Which runs the findings rest on: starts, methods, ablations, seeds, in the order of their importance.
+
+A start is a model at a level of competence with its questions. The plan ``small`` has two families (sums,
+and products with a digit, of numbers of three and four digits, worked without carrying, carried in the last
+step) by two levels of one pre-training: one where the vote is mostly right, one where it is wrong on about a
+third. The plan ``smollm2`` has one fine-tuned SmolLM2-135M-Instruct and its two families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Options = Mapping[str, str]
+
+STARTS = {
+    "sums-right": ("+", 0.65),
+    "sums-wrong": ("+", 0.30),
+    "products-right": ("*", 0.85),
+    "products-wrong": ("*", 0.55),
+}
+"""Name of a start: operation of the family, share of right samples at which pre-training was stopped."""
+METHODS = ("ttrl-gt", "ttrl", "ttrl-wsc", "distri-wsc", "distri-gmm")
+SEEDS = (0, 1, 2)
+BASE: dict[str, str] = {
+    "template": "raw", "max-new-tokens": "56", "batch-size": "512", "region": "all", "votes": "64",
+    "train-samples": "32", "questions-per-step": "8", "learning-rate": "1e-5", "schedule": "constant",
+    "beta": "0", "weight-decay": "0", "eval-temperature": "1.0", "eval-top-p": "1.0", "eval-samples": "16",
+    "checkpoint-every": "0", "dtype": "float32",
+}  # fmt: skip
+"""The quickstart's settings (``data/quickstart/train.yaml``)."""
+ABLATIONS: dict[str, tuple[str, dict[str, str]]] = {
+    "centre": ("distri-gmm", {"centre": "question"}),
+    "no-shift": ("distri-gmm", {"no-shift-correction": ""}),
+    "no-history": ("distri-gmm", {"history-window": "0"}),
+    "perplexity": ("distri-gmm", {"measure": "perplexity"}),
+    "wsc-perplexity": ("ttrl-wsc", {"measure": "perplexity"}),
+    "last-step": ("distri-gmm", {"region": "last-step"}),
+    "tau-0.4": ("distri-gmm", {"tau": "0.4"}),
+    "wsc-tau-0.4": ("distri-wsc", {"tau": "0.4"}),
+    "train-64": ("distri-gmm", {"train-samples": "64"}),
+    "reject-always": ("distri-gmm", {"reject": "always"}),
+    "hierarchical": ("distri-gmm", {"f-vote": "hierarchical"}),
+    "centre-perplexity": ("distri-gmm", {"centre": "question", "measure": "perplexity"}),
+    "window-5": ("distri-gmm", {"history-window": "5"}),
+    "entropy": ("distri-gmm", {"measure": "entropy"}),
+    "tau-0.2": ("distri-gmm", {"tau": "0.2"}),
+    "reject-off": ("distri-gmm", {"f-vote": "hierarchical", "reject": "off"}),
+    "balanced": ("distri-gmm", {"select": "balanced"}),
+    "ttrl-64": ("ttrl", {"train-samples": "64"}),
+}
+"""Name of a variant: method, and what is not as in :data:`BASE`; the first ones matter most."""
+KEPT = ("ttrl-gt", "ttrl", "distri-gmm")
+"""Methods whose first seed keeps its rollouts."""
+
+
+SMOLLM2_STARTS = ("two-steps", "long-sums")
+SMOLLM2_METHODS = ("ttrl-gt", "ttrl", "distri-gmm")
+SMOLLM2_BASE: dict[str, str] = BASE | {
+    "template": "chat", "max-new-tokens": "120", "learning-rate": "5e-6", "dtype": "auto",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One training run."""
+
+    name: str
+    start: str
+    options: Options
+    keep_rollouts: bool
+
+
+def starts(plan: str) -> tuple[str, ...]:
+    """Return the names of a plan's starts."""
+    return SMOLLM2_STARTS if plan == "smollm2" else tuple(STARTS)
+
+
+def runs(plan: str, *, steps: int, eval_every: int, seeds: int = 3) -> list[Planned]:
+    """Return all runs of a plan, the most important ones first.
+
+    Seed by seed, so that a plan that is cut short is a smaller one and not a lopsided one. In ``small`` the
+    ablations follow the methods, from the starts with wrong votes only.
+    """
+    more = {"steps": str(steps), "eval-every": str(eval_every)}
+    if plan == "smollm2":
+        return [
+            _planned(SMOLLM2_BASE | more, start, method, {"method": method}, seed)
+            for seed in range(seeds)
+            for start in SMOLLM2_STARTS
+            for method in SMOLLM2_METHODS
+        ]
+    found = [
+        _planned(BASE | more, start, method, {"method": method}, seed)
+        for seed in range(seeds)
+        for start in STARTS
+        for method in METHODS
+    ]
+    return found + [
+        _planned(BASE | more, start, name, {"method": method, **changed}, seed)
+        for seed in range(seeds)
+        for name, (method, changed) in ABLATIONS.items()
+        for start in STARTS
+        if start.endswith("-wrong")
+    ]
+
+
+def _planned(base: Options, start: str, name: str, changed: Options, seed: int) -> Planned:
+    options = dict(base) | dict(changed) | {"seed": str(seed)}
+    return Planned(f"{start}.{name}.{seed}", start, options, keep_rollouts=name in KEPT and seed == 0)
