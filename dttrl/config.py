@@ -22,6 +22,7 @@ from dttrl.config_file import read_fields
 from dttrl.config_server import ServerFields
 from dttrl.errors import InputError
 from dttrl.methods import find_method
+from dttrl.scale_config import ScaleFields
 from dttrl.selection import Select
 from dttrl.training_signal import Centre, DiversityOver
 from dttrl.vllm_config import VllmFields
@@ -188,7 +189,7 @@ class ScoreConfig(ScoringFields):
     """``dttrl score``: answers, classes and trajectory confidences."""
 
 
-class TrainConfig(ModelFields, QuestionFields, SamplingFields, ScoringFields):
+class TrainConfig(ModelFields, QuestionFields, SamplingFields, ScoringFields, ScaleFields):
     """``dttrl train``: label-free test-time reinforcement learning (alg:framework)."""
 
     heldout: Path | None = Field(

@@ -21,6 +21,7 @@ from dttrl.locking import locked
 from dttrl.methods import find_method
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
+from dttrl.scale_config import SCALE_FIELDS
 from dttrl.training.checkpoint import (
     RunState,
     checkpoint_path,
@@ -43,7 +44,7 @@ from dttrl.training.run_folder import (
     read_questions_of,
 )
 from dttrl.training.schedule import batch_indices, learning_rate, total_steps
-from dttrl.training.setup import Workbench, open_workbench, read_splits
+from dttrl.training.setup import Workbench, absolute, open_workbench, read_splits
 from dttrl.training.signal import scored_batch, signal_settings
 from dttrl.training.step import Step, record_step
 from dttrl.training_signal import TrainingSignal, training_signal
@@ -60,7 +61,7 @@ def train(config: TrainConfig, *, observer: Observer | None = None, overwrite: b
     check_run(config.run, overwrite=overwrite)
     inputs = {"model": Path(config.model), "question file": config.questions}
     check_inputs(config.run, inputs | ({"held-out file": config.heldout} if config.heldout else {}))
-    config = _absolute(config)
+    config = absolute(config)
     splits = read_splits(config)
     bench = open_workbench(config, config.model, splits)
     create_run(config.run, dump_config(config), splits, overwrite=overwrite)
@@ -98,18 +99,8 @@ def resume(
 
 def settings_digest(config: TrainConfig) -> str:
     """Return a digest of all that must not change between the parts of a run."""
-    kept = config.model_dump(mode="json", exclude={"run", *_RESUME_MAY_CHANGE})
+    kept = config.model_dump(mode="json", exclude={"run", *_RESUME_MAY_CHANGE, *SCALE_FIELDS})
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _absolute(config: TrainConfig) -> TrainConfig:
-    """Local paths of a saved configuration must be found from anywhere."""
-    changes: dict[str, object] = {"questions": config.questions.resolve()}
-    if config.heldout is not None:
-        changes["heldout"] = config.heldout.resolve()
-    if Path(config.model).exists():
-        changes["model"] = str(Path(config.model).resolve())
-    return config.model_copy(update=changes)
 
 
 class _Run:

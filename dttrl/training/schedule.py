@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dttrl import rng
-from dttrl.config import Schedule
+from dttrl.config import Schedule, TrainConfig
 
 
 def steps_per_epoch(n_questions: int, questions_per_step: int) -> int:

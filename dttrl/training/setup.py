@@ -197,3 +197,13 @@ def run_metadata(config: TrainConfig) -> dict[str, object]:
         "answer_kind": config.kind,
         "last_number": config.last_number,
     }
+
+
+def absolute(config: TrainConfig) -> TrainConfig:
+    """Local paths of a saved configuration must be found from anywhere."""
+    changes: dict[str, object] = {"questions": config.questions.resolve()}
+    if config.heldout is not None:
+        changes["heldout"] = config.heldout.resolve()
+    if Path(config.model).exists():
+        changes["model"] = str(Path(config.model).resolve())
+    return config.model_copy(update=changes)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-
 from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
@@ -15,7 +14,6 @@ from dttrl.sampling.finishing import finished_rollout
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.text import StopStrings, TextDecoder
 from dttrl.sampling.vllm_engine.jobs import Done, Engine, Fleet, Job, Stream
-
 
 
 class VllmSampler:

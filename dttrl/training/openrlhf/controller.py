@@ -227,6 +227,4 @@ class Controller:
 
 def open_tokenizer(config: TrainConfig) -> TokenizerFiles:
     """Return the tokenizer of a run's model, and where its files lie."""
-    return load_tokenizer(
-        config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
+    return load_tokenizer(config.model, revision=config.revision, trust_remote_code=config.trust_remote_code)

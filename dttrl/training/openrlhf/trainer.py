@@ -60,9 +60,7 @@ class StepGenerator(SamplesGenerator):  # type: ignore[misc]
         self.step += 1
         config, questions = self.controller.config, self.controller.splits["train"]
         chosen = batch_indices(self.step, len(questions), config.questions_per_step, seed=config.seed)
-        rows = [
-            prompt_row(questions[i], self.controller.prompt_ids(questions[i]), config.k) for i in chosen
-        ]
+        rows = [prompt_row(questions[i], self.controller.prompt_ids(questions[i]), config.k) for i in chosen]
         started = time.perf_counter()
         groups = self.responses([text for text, _ in rows], [label for _, label in rows], **generate_kwargs)
         self.seconds = time.perf_counter() - started
@@ -146,9 +144,7 @@ class SignalTrainer(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore
         step = int(states["global_step"])
         self.controller.start(step)
         self.samples_generator.step = step
-        if step:  # the engines started from the model's files
-            self.broadcast_to_vllm()
-        else:
+        if not step:
             self.assess(0)
         return states | {"data_loader_state_dict": {}}
 

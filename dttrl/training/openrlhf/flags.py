@@ -1,0 +1,154 @@
+"""From a run's configuration to OpenRLHF's flags (0.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from dttrl.config import TrainConfig
+from dttrl.errors import InputError
+from dttrl.methods import find_method
+from dttrl.training.openrlhf.dataset import INPUT_KEY, LABEL_KEY
+
+EXECUTOR = Path(__file__).with_name("executor.py")
+MAX_K = 20
+"""Entries that OpenRLHF's vLLM engines give: vLLM's own default, which OpenRLHF does not change."""
+
+_SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the model comes from and what OpenRLHF reads and writes; ``longest`` prompt in tokens."""
+
+    model: str
+    dataset: Path
+    checkpoints: Path
+    output: Path
+    longest: int
+
+
+class Row(NamedTuple):
+    """One of our fields as OpenRLHF's flags: a value, None for a flag alone, or False to leave it out."""
+
+    ours: str
+    theirs: str
+    value: Callable[[TrainConfig, Places], object]
+    paper: str = ""
+
+
+def world(config: TrainConfig) -> int:
+    """Return the number of GPUs of a run."""
+    return config.gpus * config.nodes
+
+
+def micro_batch(config: TrainConfig) -> int:
+    """Return the largest micro-batch up to the configured one that fits a GPU's share of a mini-batch."""
+    share = config.train_samples * config.questions_per_update // world(config)
+    return next(size for size in range(min(config.micro_batch, share), 0, -1) if share % size == 0)
+
+
+_alone = None
+
+TABLE: tuple[Row, ...] = (
+    Row("model", "--actor.model_name_or_path", lambda c, p: p.model),
+    Row("questions", "--data.prompt_dataset", lambda c, p: p.dataset),
+    Row("", "--data.input_key", lambda c, p: INPUT_KEY),
+    Row("", "--data.label_key", lambda c, p: LABEL_KEY),
+    Row("max_new_tokens", "--rollout.max_new_tokens", lambda c, p: c.max_new_tokens, "3072"),
+    Row("max_new_tokens", "--data.max_len", lambda c, p: p.longest + c.max_new_tokens),
+    Row("votes", "--rollout.n_samples_per_prompt", lambda c, p: c.votes, "64"),
+    Row("questions_per_step", "--rollout.batch_size", lambda c, p: c.questions_per_step, "8"),
+    Row("micro_batch", "--rollout.micro_batch_size", lambda c, p: micro_batch(c)),
+    Row("temperature", "--rollout.temperature", lambda c, p: c.temperature, "1.0 or 0.6"),
+    Row("top_p", "--rollout.top_p", lambda c, p: c.top_p),
+    Row(
+        "train_samples, questions_per_update",
+        "--train.batch_size",
+        lambda c, p: c.train_samples * c.questions_per_update,
+        "32",
+    ),
+    Row("micro_batch", "--train.micro_batch_size", lambda c, p: micro_batch(c)),
+    Row("steps, episodes", "--train.num_episodes", lambda c, p: 1),
+    Row("", "--train.max_epochs", lambda c, p: 1, "1"),
+    Row("seed", "--train.seed", lambda c, p: c.seed),
+    Row("", "--train.agent_func_path", lambda c, p: EXECUTOR),
+    Row("learning_rate", "--actor.adam.lr", lambda c, p: c.learning_rate, "5e-7"),
+    Row("weight_decay", "--actor.adam.weight_decay", lambda c, p: c.weight_decay),
+    Row("schedule", "--actor.lr_scheduler", lambda c, p: _SCHEDULES[c.schedule], "cosine"),
+    Row("warmup", "--actor.lr_warmup_ratio", lambda c, p: c.warmup, "0.03"),
+    Row("max_grad_norm", "--actor.max_norm", lambda c, p: c.max_grad_norm),
+    Row("clip_epsilon", "--actor.eps_clip", lambda c, p: c.clip_epsilon, "0.2"),
+    Row("", "--actor.loss_agg_mode", lambda c, p: "seq-mean-token-mean", "mean over rollouts of token means"),
+    Row("method", "--algo.advantage.estimator", lambda c, p: "group_norm", "advantages are set by dttrl"),
+    Row("beta", "--algo.kl.init_coef", lambda c, p: c.beta, "0.001"),
+    Row("beta", "--algo.kl.estimator", lambda c, p: "k3" if c.beta else False, "k3"),
+    Row("beta", "--algo.kl.use_loss", lambda c, p: _alone if c.beta else False, "in the loss"),
+    Row("gpus", "--actor.num_gpus_per_node", lambda c, p: c.gpus),
+    Row("nodes", "--actor.num_nodes", lambda c, p: c.nodes),
+    Row("gpus", "--ref.num_gpus_per_node", lambda c, p: c.gpus),
+    Row("nodes", "--ref.num_nodes", lambda c, p: c.nodes),
+    Row("gpus, nodes", "--vllm.num_engines", lambda c, p: world(c) // c.tensor_parallel),
+    Row("tensor_parallel", "--vllm.tensor_parallel_size", lambda c, p: c.tensor_parallel),
+    Row("gpu_memory_utilization", "--vllm.gpu_memory_utilization", lambda c, p: c.gpu_memory_utilization),
+    Row("", "--vllm.sync_backend", lambda c, p: "nccl"),
+    Row("", "--vllm.enable_sleep", lambda c, p: _alone),
+    Row("", "--train.colocate_all", lambda c, p: _alone),
+    Row("", "--ds.enable_sleep", lambda c, p: _alone),
+    Row("zero_stage", "--ds.zero_stage", lambda c, p: c.zero_stage),
+    Row("dtype", "--ds.param_dtype", lambda c, p: {"float16": "fp16"}.get(c.dtype, "bf16")),
+    Row("", "--ds.attn_implementation", lambda c, p: "sdpa"),
+    Row("checkpoint_every", "--ckpt.save_steps", lambda c, p: c.checkpoint_every or -1),
+    Row("run", "--ckpt.path", lambda c, p: p.checkpoints),
+    Row("run", "--ckpt.output_dir", lambda c, p: p.output),
+    Row("", "--ckpt.load_enable", lambda c, p: _alone),
+)
+"""Our fields, their flags and the paper's values; docs/openrlhf.md shows the same table."""
+
+# May be given after ``--`` although they stand in the table: choices of the machine, not of the method.
+_FREE = frozenset({"--ds.attn_implementation", "--vllm.sync_backend"})
+
+
+def openrlhf_flags(config: TrainConfig, places: Places, extra: Sequence[str] = ()) -> list[str]:
+    """Return OpenRLHF's command-line arguments; ``extra`` follows at the end.
+
+    InputError for settings that OpenRLHF cannot follow, and for an extra flag that the table sets already.
+    """
+    _check(config)
+    given = {argument.split("=", 1)[0] for argument in extra if argument.startswith("--")}
+    flags: list[str] = []
+    for row in TABLE:
+        if row.theirs in given and row.theirs in _FREE:
+            continue
+        if row.theirs in given:
+            instead = (
+                f"set it with --{row.ours.split(',')[0].replace('_', '-')}" if row.ours else "leave it out"
+            )
+            raise InputError(f"{row.theirs} after -- is already set by dttrl; {instead}")
+        value = row.value(config, places)
+        if value is not False:
+            flags += [row.theirs] if value is _alone else [row.theirs, str(value)]
+    return flags + list(extra)
+
+
+def _check(config: TrainConfig) -> None:
+    find_method(config.method)
+    share, gpus = config.train_samples * config.questions_per_update, world(config)
+    problems = {
+        f"--k {config.k}: OpenRLHF's vLLM engines give at most {MAX_K} log-probabilities": config.k > MAX_K,
+        "--top-k: OpenRLHF samples from all tokens; leave it at 0": config.top_k > 0,
+        "--stop: OpenRLHF has no stop strings; leave it out": bool(config.stop),
+        f"--tensor-parallel {config.tensor_parallel}: must divide the {gpus} GPUs": bool(
+            gpus % config.tensor_parallel
+        ),
+        f"--gpus {config.gpus} x --nodes {config.nodes}: must divide the {share} rollouts of a mini-batch "
+        "(--train-samples x --questions-per-update)": bool(share % gpus),
+        "--measure self-certainty: needs the whole vocabulary, OpenRLHF's engines give the k likeliest": (
+            config.measure == "self-certainty"
+        ),
+    }
+    for problem, wrong in problems.items():
+        if wrong:
+            raise InputError(problem)

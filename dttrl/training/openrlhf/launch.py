@@ -1,0 +1,217 @@
+"""Start OpenRLHF on a run folder, follow it, and say how to go on when it dies."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import dttrl
+from dttrl.config import TrainConfig, dump_config, load_config
+from dttrl.errors import InputError, MissingDependencyError, WorkError
+from dttrl.locking import locked
+from dttrl.questions import Question
+from dttrl.sampling.configured import prompt_encoder
+from dttrl.training.evaluation import evaluation_summary
+from dttrl.training.observer import Observer, Silent
+from dttrl.training.openrlhf.controller import open_tokenizer
+from dttrl.training.openrlhf.dataset import write_prompts
+from dttrl.training.openrlhf.flags import Places, openrlhf_flags
+from dttrl.training.run_folder import (
+    LOCK,
+    METRICS,
+    check_inputs,
+    check_run,
+    create_run,
+    find_config,
+    read_questions_of,
+    replace_text,
+)
+from dttrl.training.schedule import total_steps
+from dttrl.training.setup import absolute, read_splits
+
+TESTED = "0.11"
+LOG = "openrlhf.log"
+_FOLDER, _EXTRA = "openrlhf", "extra.json"
+_POLL_SECONDS = 1.0
+
+
+def launch(
+    config: TrainConfig,
+    extra: Sequence[str] = (),
+    *,
+    observer: Observer | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Make the run folder, train with OpenRLHF to the end, and return the folder.
+
+    ``extra`` are OpenRLHF's own flags. InputError for anything wrong before it starts, WorkError when
+    OpenRLHF ends before its last step.
+    """
+    check_run(config.run, overwrite=overwrite)
+    check_openrlhf()
+    inputs = {"model": Path(config.model), "question file": config.questions}
+    check_inputs(config.run, inputs | ({"held-out file": config.heldout} if config.heldout else {}))
+    config = absolute(config)
+    splits = read_splits(config)
+    command(config, extra, splits["train"])  # refuses what cannot be run while nothing is written
+    create_run(config.run, dump_config(config), splits, overwrite=overwrite)
+    folder = config.run / _FOLDER
+    folder.mkdir()
+    replace_text(folder / _EXTRA, json.dumps(list(extra)) + "\n")
+    return _run(config, extra, observer or Silent())
+
+
+def resume(run: Path, *, observer: Observer | None = None) -> Path:
+    """Continue an interrupted run from OpenRLHF's last checkpoint; a finished one is left as it is."""
+    config = load_config(TrainConfig, find_config(run), {"run": run})
+    check_openrlhf()
+    if (
+        last_step(run) >= total_steps(config, len(read_questions_of(run)["train"]))
+        and (run / "model").is_dir()
+    ):
+        return run
+    extra = json.loads((run / _FOLDER / _EXTRA).read_text(encoding="utf-8"))
+    return _run(config, [str(flag) for flag in extra], observer or Silent())
+
+
+def command(config: TrainConfig, extra: Sequence[str], questions: Sequence[Question]) -> list[str]:
+    """Return the exact command that a run of these questions starts."""
+    loaded = open_tokenizer(config)
+    encode = prompt_encoder(config, loaded)
+    run = config.run.resolve()
+    places = Places(
+        model=loaded.place,
+        dataset=run / _FOLDER / "prompts.jsonl",
+        checkpoints=run / "checkpoints" / _FOLDER,
+        output=run / "model",
+        longest=max(len(encode(question)) for question in questions),
+    )
+    flags = openrlhf_flags(config, places, extra)
+    return [sys.executable, "-m", "dttrl.training.openrlhf.main", str(run), *flags]
+
+
+def check_openrlhf() -> str:
+    """Return the version of OpenRLHF; raises where it is absent or not one that this was tested with."""
+    missing = [
+        name for name in ("openrlhf", "ray", "vllm", "deepspeed") if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise MissingDependencyError(
+            f"--engine openrlhf needs {', '.join(missing)}; pip install 'dttrl[openrlhf]', or use --engine local"
+        )
+    try:
+        version = importlib.metadata.version("openrlhf")
+    except importlib.metadata.PackageNotFoundError:  # copied, not installed
+        version = getattr(importlib.import_module("openrlhf"), "__version__", TESTED)
+    if not version.startswith(f"{TESTED}."):
+        raise InputError(
+            f"--engine openrlhf was tested with OpenRLHF {TESTED}.x, and {version} is installed; "
+            f"pip install 'openrlhf=={TESTED}.2'"
+        )
+    return version
+
+
+def last_step(run: Path) -> int:
+    """Return the last step with metrics, 0 where there is none."""
+    return max((int(metrics["step"]) for metrics in _read_metrics(run / METRICS)), default=0)
+
+
+def _run(config: TrainConfig, extra: Sequence[str], observer: Observer) -> Path:
+    run = config.run
+    questions = read_questions_of(run)["train"]
+    arguments = command(config, extra, questions)
+    encode = prompt_encoder(config, open_tokenizer(config))
+    write_prompts(run / _FOLDER / "prompts.jsonl", questions, encode, config.k)
+    total = total_steps(config, len(questions))
+    observer.start(config.model_copy(update={"steps": total}), run)
+    with locked(run / LOCK, str(run)), (run / LOG).open("ab") as log:
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environment(config),
+        )
+        try:
+            _follow(process, run, observer, last_step(run))
+        finally:
+            if process.poll() is None:  # interrupted
+                process.terminate()
+                process.wait()
+    step = last_step(run)
+    if process.returncode != 0 or step < total:
+        raise WorkError(
+            f"{run}: OpenRLHF ended after step {step} of {total} (exit code {process.returncode}); its output "
+            f"is in {run / LOG}. Go on from the last checkpoint with: dttrl train --resume {run}"
+        )
+    observer.end(run)
+    return run
+
+
+def _follow(process: subprocess.Popen[bytes], run: Path, observer: Observer, step: int) -> None:
+    """Tell the observer of steps and evaluations as they are written, until the process ends."""
+    evaluated = _evaluations(run)
+    while True:
+        ended = process.poll() is not None
+        for metrics in _read_metrics(run / METRICS):
+            if int(metrics["step"]) > step:
+                step = int(metrics["step"])
+                observer.step(step, metrics)
+        now = _evaluations(run)
+        for (at, split), summary in now.items():
+            if (at, split) not in evaluated:
+                observer.evaluation(at, split, summary)
+        evaluated = now
+        if ended:
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _evaluations(run: Path) -> dict[tuple[int, str], dict[str, float | int]]:
+    import pyarrow.compute as pc
+
+    from dttrl.schemas import EVALUATIONS
+    from dttrl.tables import read_table
+
+    path = run / "evaluations.parquet"
+    if not path.exists():
+        return {}
+    table = read_table(path, EVALUATIONS)
+    found = {}
+    for step in sorted(set(table["step"].to_pylist())):
+        rows = table.filter(pc.equal(table["step"], step))
+        for split in dict.fromkeys(rows["split"].to_pylist()):
+            found[(step, split)] = evaluation_summary(rows.filter(pc.equal(rows["split"], split)))
+    return found
+
+
+def _read_metrics(path: Path) -> Iterator[dict[str, float]]:
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:  # the last line while it is being written
+            return
+
+
+def _environment(config: TrainConfig) -> dict[str, str]:
+    """Return the environment of OpenRLHF's process; what the user has set stays."""
+    environment = {
+        "TOKENIZERS_PARALLELISM": "true",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONUNBUFFERED": "1",
+        **os.environ,
+    }
+    if config.ray_address is not None:
+        environment["RAY_ADDRESS"] = config.ray_address
+    roots = [str(Path(dttrl.__file__).resolve().parents[1]), environment.get("PYTHONPATH", "")]
+    return environment | {"PYTHONPATH": os.pathsep.join(root for root in roots if root)}
