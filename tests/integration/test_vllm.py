@@ -5,6 +5,7 @@ Run it with ``nox -s vllm-cpu``, or ``pytest -m slow tests/integration/test_vllm
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -58,6 +59,19 @@ def generate(output: Path, backend: str, *options: object) -> list[dict[str, Any
     return rows
 
 
+def descendants(process: int) -> list[int]:
+    """The ids of all processes under this one."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    found, latest = [], [process]
+    while latest:
+        latest = [child for child, parent in parents.items() if parent in latest]
+        found += latest
+    return found
+
+
 def close(a: list[dict[str, Any]], b: list[dict[str, Any]], names: tuple[str, ...]) -> None:
     """The same tokens, texts and ends, and statistics within 2e-2 (relative) at every position."""
     assert [(row["query_id"], row["sample_id"]) for row in a] == [(r["query_id"], r["sample_id"]) for r in b]
@@ -96,6 +110,49 @@ def test_statistics_from_the_engine_are_those_of_its_logprobs(tmp_path: Path) ->
     assert read_metadata(tmp_path / "logprobs.parquet")["entropy"] == "top-100"
 
 
+def test_preemption_and_prompts_in_pieces_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dttrl.sampling.settings import SamplingSettings
+    from dttrl.sampling.vllm_engine.engine import VllmEngine
+    from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job, Stream
+
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    jobs = [
+        Job(i, tuple(5 + (i * 7 + j) % 60 for j in range(30)), Stream(0, 0, f"q{i}", "sample:0"))
+        for i in range(12)
+    ]
+
+    def draw(**extra: object) -> tuple[dict[int, Done], int]:
+        settings = EngineSettings(
+            model=str(MODEL), tokenizer=str(MODEL), dtype="float32", max_model_len=128, max_num_seqs=12,
+            enforce_eager=True, in_process=True, ignore_eos=True, extra={"block_size": 32, **extra},
+        )  # fmt: skip
+        engine = VllmEngine(settings)
+        scheduler = engine._engine.engine_core.engine_core.scheduler
+        preempt, preempted = scheduler._preempt_request, []
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            preempted.append(1)
+            return preempt(*arguments, **options)
+
+        monkeypatch.setattr(scheduler, "_preempt_request", counted)
+        done = engine.advance(jobs, SamplingSettings(max_new_tokens=90))
+        while len(done) < len(jobs):
+            done += engine.advance([], SamplingSettings(max_new_tokens=90))
+        engine.close()
+        return {each.key: each for each in done}, len(preempted)
+
+    ample, none = draw()
+    # 14 blocks for 12 sequences of 4; 16 tokens a step, so that prompts of 30 come in pieces.
+    tight, some = draw(num_gpu_blocks_override=14, max_num_batched_tokens=16, enable_prefix_caching=False)
+    assert none == 0 < some
+    for key, one in ample.items():
+        assert one.token_ids.tolist() == tight[key].token_ids.tolist()
+        np.testing.assert_allclose(one.statistics, tight[key].statistics, rtol=2e-2, atol=1e-4)
+
+
 def test_few_places_change_nothing(tmp_path: Path) -> None:
     options = ["--temperature", 1, "--limit", 6, "--samples", 8, "--max-new-tokens", 44]
     few = generate(tmp_path / "few.parquet", "vllm", *options, "--max-num-seqs", 5)
@@ -114,13 +171,20 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_rollouts(tmp_path: Path
     arguments = command(output, "vllm", *options)
     process = subprocess.Popen(
         [arguments[0], "-c", code, *arguments[3:]],
-        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
+        env={**environment(), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 180
     while process.poll() is None and not list(parts.glob("part-*.parquet")) and time.monotonic() < deadline:
         time.sleep(0.02)
+    engines = descendants(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    while any(Path(f"/proc/{engine}").exists() for engine in engines) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert engines, "the engine was to have a process of its own"
+    assert [engine for engine in engines if Path(f"/proc/{engine}").exists()] == []
     assert list(parts.glob("part-*.parquet")), "killed before anything was finished, or after everything was"
     assert not output.exists()
     continued = generate(output, "vllm", *options)
@@ -150,3 +214,28 @@ def test_two_replicas_draw_what_one_engine_draws(tmp_path: Path) -> None:
     options = ["--temperature", 1, "--limit", 6, "--samples", 4, "--max-new-tokens", 44]
     two = generate(tmp_path / "two.parquet", "vllm", *options, "--replicas", 2)
     close(two, generate(tmp_path / "one.parquet", "vllm", *options), EXACT)
+
+
+def test_a_replica_that_dies_is_named_with_its_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from dttrl.errors import WorkError
+    from dttrl.sampling.settings import SamplingSettings
+    from dttrl.sampling.vllm_engine.jobs import EngineSettings, Job, Stream
+    from dttrl.sampling.vllm_engine.replicas import Replicas
+
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    settings = EngineSettings(
+        model=str(MODEL), tokenizer=str(MODEL), dtype="float32", max_model_len=128, max_num_seqs=1,
+        enforce_eager=True, ignore_eos=True,
+    )  # fmt: skip
+    fleet = Replicas(settings, 2, gpus=False)
+    jobs = [Job(i, (5, 6, 7), Stream(0, 0, f"q{i}", "sample:0")) for i in range(5000)]
+    finished = fleet.run(jobs, SamplingSettings(max_new_tokens=100))
+    assert next(finished)
+    ray.kill(fleet._actors[1])
+    with pytest.raises(WorkError, match=r"replica 1 died .*in flight: q\d"):
+        for _ in finished:
+            pass
+    fleet.close()
+    ray.shutdown()

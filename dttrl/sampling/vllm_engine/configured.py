@@ -25,7 +25,7 @@ def configured_sampler(
     need.
     InputError for options that vLLM has no use for, MissingDependencyError without vLLM.
     """
-    version, on_cpu = _vllm()
+    version, on_cpu = require_vllm()
     _check(config, files, on_cpu=on_cpu)
     dtype = ("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype
     limit = positions(files.config)
@@ -67,8 +67,8 @@ def configured_sampler(
     return sampler, metadata, context
 
 
-def _vllm() -> tuple[str, bool]:
-    """Return the version, and whether it runs on the CPU."""
+def require_vllm() -> tuple[str, bool]:
+    """Return vLLM's version, and whether it runs on the CPU; MissingDependencyError without vLLM."""
     from dttrl.sampling.vllm_engine.engine import quiet_environment
 
     quiet_environment()

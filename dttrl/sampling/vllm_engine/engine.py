@@ -222,6 +222,7 @@ def _open(settings: EngineSettings) -> Any:
         "max_logprobs": max(settings.k, 20),
         "generation_config": "vllm",
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
         "worker_extension_cls": _EXTENSION,
         **settings.extra,
     }

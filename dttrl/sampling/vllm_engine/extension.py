@@ -13,9 +13,11 @@ all tokens.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
+import select
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -28,19 +30,19 @@ from dttrl.sampling.vllm_engine.uniforms import Uniforms
 
 STREAM = "dttrl_stream"
 """Key of a request's stream in ``SamplingParams.extra_args``."""
-_PR_SET_PDEATHSIG = 1
 
 
 class StatisticsExtension:
     """The methods that dttrl calls in vLLM's workers; their names must not be vLLM's."""
 
     def dttrl_follow(self, driver: int) -> None:
-        """End this process with the one that started it, so that a killed command leaves no engine behind."""
-        if os.getpid() != driver and hasattr(signal, "SIGKILL"):
-            # Linux only; elsewhere vLLM's own way of noticing has to do.
-            libc = ctypes.CDLL(None, use_errno=True)
-            if hasattr(libc, "prctl"):
-                libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        """End with the process that opened the engine, so that a killed command leaves no engine behind."""
+        parent = os.getppid()
+        # Linux only; elsewhere vLLM's own way of noticing has to do.
+        if os.getpid() != driver and hasattr(os, "pidfd_open"):
+            end = [os.getpid()] if parent == driver else [parent, os.getpid()]
+            watch = threading.Thread(target=_end_with, args=(os.pidfd_open(driver), end), daemon=True)
+            watch.start()
 
     def dttrl_install(self, k: int) -> str | None:
         """Install the hooks with ``k`` entries in the confidence; returns what is missing, if anything."""
@@ -66,6 +68,14 @@ class StatisticsExtension:
     def dttrl_clear(self) -> None:
         """Forget all requests."""
         self._dttrl.recorder.clear()
+
+
+def _end_with(driver: int, processes: list[int]) -> None:
+    """Wait until the process of this descriptor has ended, and end these."""
+    select.select([driver], [], [])
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 class Hooks:
