@@ -1,4 +1,4 @@
-"""The kernels of fused decoding against plain PyTorch in float32; interpreted where there is no CUDA device."""
+"""The decoding kernels against plain PyTorch in float32; interpreted where there is no CUDA device."""
 
 from __future__ import annotations
 

@@ -58,13 +58,12 @@ def take_apart(model: Any) -> Architecture | None:
     attention = body.layers[0].self_attn
     width = attention.head_dim
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    windows = [getattr(layer.self_attn, "sliding_window", None) for layer in body.layers]
     plain = (
         width in (32, 64, 128, 256)
         and config.hidden_act == "silu"
         and rope.get("rope_type", "default") in _ROPE_TYPES
         and rope.get("partial_rotary_factor", 1.0) == 1.0
-        and not any(windows)
+        and _attends_to_everything(config, body)
         and all(_plain_linears(layer) for layer in body.layers)
         and type(model.lm_head) is nn.Linear
         and model.lm_head.bias is None
@@ -85,6 +84,14 @@ def take_apart(model: Any) -> Architecture | None:
         eps=body.norm.variance_epsilon,
         head_norm=hasattr(attention, "q_norm"),
     )
+
+
+def _attends_to_everything(config: Any, body: Any) -> bool:
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return all(kind == "full_attention" for kind in kinds)
+    windows = [getattr(layer.self_attn, "sliding_window", None) for layer in body.layers]
+    return getattr(config, "sliding_window", None) is None and not any(windows)
 
 
 def _plain_linears(layer: Any) -> bool:

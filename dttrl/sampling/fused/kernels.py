@@ -140,15 +140,11 @@ def _attend(  # type: ignore[no-untyped-def]
         weight = tl.exp2(score - new_top[:, None])
         fade = tl.exp2(top - new_top)
         total = total * fade + tl.sum(weight, 1)
-        value = tl.load(
-            values + cache + at[:, None] * WIDTH + full[None, :], mask=seen[:, None], other=0.0
-        )
+        value = tl.load(values + cache + at[:, None] * WIDTH + full[None, :], mask=seen[:, None], other=0.0)
         mixed = mixed * fade[:, None] + tl.dot(weight.to(tl.bfloat16), value)
         top = new_top
     result = (mixed / total[:, None]).to(out.dtype.element_ty)
-    tl.store(
-        out + (row * HEADS + head * GROUP + member)[:, None] * WIDTH + full[None, :], result, mask=real
-    )
+    tl.store(out + (row * HEADS + head * GROUP + member)[:, None] * WIDTH + full[None, :], result, mask=real)
 
 
 def attend(

@@ -55,11 +55,11 @@ class Weights:
     def _parameters(self) -> list[Tensor]:
         parameters: list[Tensor] = []
         for layer in self._architecture.layers:
-            parameters += [tensor for group in _groups(layer) for tensor in group]
+            parameters += [tensor for group in parameter_groups(layer) for tensor in group]
         return [*parameters, self._architecture.norm.weight, self._architecture.head.weight]
 
     def _layer(self, layer: object) -> LayerWeights:
-        norm, qkv, bias, heads, out, middle, gate_up, down = _groups(layer)
+        norm, qkv, bias, heads, out, middle, gate_up, down = parameter_groups(layer)
         return LayerWeights(
             input_norm=self._copy(norm, torch.float32),
             qkv=self._copy(qkv),
@@ -85,7 +85,7 @@ class Weights:
         return target
 
 
-def _groups(layer: object) -> list[list[Tensor]]:
+def parameter_groups(layer: object) -> list[list[Tensor]]:
     """Return the parameters of a layer, those that share a matrix together, in the order of the pairs."""
     attention, mlp = layer.self_attn, layer.mlp  # type: ignore[attr-defined]
     inputs = (attention.q_proj, attention.k_proj, attention.v_proj)
