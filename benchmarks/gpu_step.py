@@ -2,11 +2,12 @@
 
     python benchmarks/gpu_step.py --model-config CONFIG.json [--llama-1b] [--json OUT]
 
-8 questions x 64 samples x 128 tokens, all trained, random weights in float32 under bfloat16 autocast. "general"
-is what runs where the kernels do not apply; "transformers" is ``model.generate`` without statistics, and a
-plain backward over whole logits. Each time is the smallest of the repeats after one to warm up. Updates take
-one optimizer step over all rows unless a line says otherwise. Model FLOP count 6 a parameter and token (the
-embedding table only where it is the output matrix too), nothing for attention or for what is computed twice.
+8 questions x 64 samples x 128 tokens, all trained, random weights in float32 under bfloat16 autocast.
+"general" is what runs where the kernels do not apply; "transformers" is ``model.generate`` without
+statistics, and a plain backward over whole logits. Each time is the smallest of the repeats after one to
+warm up. Updates take one optimizer step over all rows unless a line says otherwise. Model FLOP count 6 a
+parameter and token (the embedding table only where it is the output matrix too), nothing for attention or
+for what is computed twice.
 """
 
 from __future__ import annotations

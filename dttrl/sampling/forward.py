@@ -60,7 +60,7 @@ class Forward:
         return self._call(ids_QL.to(self.device), position_QL, self._seen_RC if self._padded else None)
 
     def keys_and_values(self) -> list[tuple[Tensor, Tensor]]:
-        """Return what the last prefill left: a layer (questions, heads, tokens, width), padded on the left."""
+        """Return what prefill left: a layer (questions, heads, tokens, width) each, padded on the left."""
         return [(layer.keys, layer.values) for layer in self._cache.layers]
 
     def select(self, row_index: Tensor) -> None:

@@ -55,8 +55,8 @@ class TransformersSampler:
         self._fused = open_fused(model, autocast_dtype) if wanted else None
         if fused and self._fused is None:
             raise InputError(
-                "fused decoding needs Triton, bfloat16, and an unmodified model of the Llama, Mistral, Qwen2 or "
-                "Qwen3 family; leave it out"
+                "fused decoding needs Triton, bfloat16, and an unmodified model of the Llama, Mistral, Qwen2 "
+                "or Qwen3 family; leave it out"
             )
 
     def sample(
@@ -100,7 +100,9 @@ class TransformersSampler:
                 return decode_batch(forward, rows, settings, self._eos_ids, find)
             from dttrl.sampling.fused.batch import decode_fused
 
-            return decode_fused(forward, self._fused, rows, settings, self._eos_ids, find)
+            # Triton launches on the current device, whatever device the tensors are on.
+            with torch.cuda.device(forward.device if forward.device.type == "cuda" else -1):
+                return decode_fused(forward, self._fused, rows, settings, self._eos_ids, find)
 
     @contextlib.contextmanager
     def _autocast(self, device: torch.device) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """Log-probabilities of chosen tokens from hidden states, a chunk of tokens at a time.
 
-The logits of a step (tokens times vocabulary) are the largest tensor of an update by far; here a chunk of them
-stands at a time, and the backward pass computes each chunk again: one more product with the output matrix.
+The logits of a step (tokens times vocabulary) are the largest tensor of an update by far; here a chunk of
+them stands at a time, and the backward pass computes each chunk again: one more product with the output
+matrix.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def selected_log_probs_chunked(
 ) -> Tensor:
     """Return log p of ``token_M`` under ``softmax(hidden @ weight.T / temperature)``, with a graph.
 
-    ``weight_VH`` is cast to the dtype of ``hidden_MH`` for the products; its gradient has its own dtype and is
-    summed over chunks in at least float32. Returns float32 (M,), or float64 for float64 states.
+    ``weight_VH`` is cast to the dtype of ``hidden_MH`` for the products; its gradient has its own dtype and
+    is summed over chunks in at least float32. Returns float32 (M,), or float64 for float64 states.
     """
     if chunk is None:
         chunk = max(_LOGITS // weight_VH.shape[0], 1)
@@ -74,7 +75,7 @@ def wide_product(a: Tensor, b: Tensor, kind: torch.dtype) -> Tensor:
 def _select(logits_CV: Tensor, token_C: Tensor, chosen_C: Tensor, log_sum_C: Tensor, inverse: float) -> None:
     """Write the log-probabilities of the tokens and the log-sum-exp of the scaled logits."""
     if logits_CV.is_cuda and triton_installed():
-        from dttrl.training.fused.kernels import select_forward
+        from dttrl.training.log_prob_kernels import select_forward
 
         size = logits_CV.shape[1]
         select_forward[(len(token_C),)](
@@ -91,7 +92,7 @@ def _unselect(
 ) -> Tensor:
     """Return the gradient with respect to the logits; it may take their memory."""
     if logits_CV.is_cuda and triton_installed():
-        from dttrl.training.fused.kernels import select_backward
+        from dttrl.training.log_prob_kernels import select_backward
 
         rows, size = logits_CV.shape
         select_backward[(rows, -(-size // 4096))](

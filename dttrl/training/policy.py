@@ -194,13 +194,15 @@ class Policy:
         from dttrl.training.fused.body import hidden_states
 
         shadow = self._shadow(model)
-        states_MH = hidden_states(shadow, batch.ids_NL).index_select(0, batch.state_M)
-        logp_M = selected_log_probs_chunked(
-            states_MH,
-            shadow.architecture.head.weight,
-            batch.token_NT.reshape(-1)[batch.cell_M],
-            temperature=self.settings.temperature,
-        )
+        # Triton launches on the current device, whatever device the tensors are on.
+        with torch.cuda.device(self.device):
+            states_MH = hidden_states(shadow, batch.ids_NL).index_select(0, batch.state_M)
+            logp_M = selected_log_probs_chunked(
+                states_MH,
+                shadow.architecture.head.weight,
+                batch.token_NT.reshape(-1)[batch.cell_M],
+                temperature=self.settings.temperature,
+            )
         flat = logp_M.new_zeros(batch.token_NT.numel()).index_copy(0, batch.cell_M, logp_M)
         return flat.view(batch.token_NT.shape)
 

@@ -104,7 +104,7 @@ def test_rows_dropped_and_a_cache_that_grows_change_nothing(monkeypatch: pytest.
     exact = sampled(model, False, samples=20, max_new_tokens=150)
     lengths = [rollout.num_tokens for rollout in exact]
     assert min(lengths) < 20
-    assert max(lengths) > 75
+    assert max(lengths) > 64
     check(ours, exact, 0.3)
 
 

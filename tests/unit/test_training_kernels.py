@@ -10,7 +10,7 @@ from tests.triton_interpreter import DEVICE
 
 # isort: split
 from dttrl.sampling.fused.architecture import take_apart
-from dttrl.training.fused import kernels
+from dttrl.training import log_prob_kernels as kernels
 from dttrl.training.fused.body import hidden_states
 from dttrl.training.fused.functions import AddNorm, Gate, Rotate
 from dttrl.training.fused.shadow import Shadow

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,9 +44,13 @@ class Architecture:
         return cos[0, :, :half].float().contiguous(), sin[0, :, :half].float().contiguous()
 
 
+@cache
 def triton_installed() -> bool:
-    """Say whether Triton can be imported."""
-    return importlib.util.find_spec("triton") is not None
+    """Say whether Triton can be imported and finds the C compiler it builds launchers with."""
+    compilers = (os.environ.get("CC"), "cc", "gcc", "clang")
+    return importlib.util.find_spec("triton") is not None and any(
+        shutil.which(name) for name in compilers if name
+    )
 
 
 def take_apart(model: Any) -> Architecture | None:

@@ -41,6 +41,30 @@ def _summarise(logits, sums, largest, size, blocks, inverse_temperature, RUN: tl
 
 
 @triton.jit
+def _sum_of_largest(logits, largest, top, size, count, k, RUN: tl.constexpr, RUNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sum of (logit - top) over the k largest of a row, and how many of them are finite (float32).
+
+    Equal logits are taken together: at most k rounds, each a look into the one run that holds the value.
+    """
+    NONE: tl.constexpr = 1 << 30
+    runs = tl.arange(0, RUNS)
+    best = tl.load(largest + runs, mask=runs < count, other=float("-inf"))
+    value = top
+    left = tl.full([], 0, tl.int32) + k
+    gathered = tl.full([], 0.0, tl.float32)
+    while (left > 0) & (value > float("-inf")):
+        holder = tl.min(tl.where(best == value, runs, NONE), 0)
+        place = holder * RUN + tl.arange(0, RUN)
+        y = tl.load(logits + place, mask=place < size, other=float("-inf")).to(tl.float32)
+        taken = tl.minimum(tl.sum((y == value).to(tl.int32), 0), left)
+        gathered += taken.to(tl.float32) * (value - top)
+        left -= taken
+        best = tl.where(runs == holder, tl.max(tl.where(y < value, y, float("-inf")), 0), best)
+        value = tl.max(best, 0)
+    return gathered, (tl.full([], 0, tl.int32) + k - left).to(tl.float32)
+
+
+@triton.jit
 def _choose(  # type: ignore[no-untyped-def]
     logits,
     sums,
@@ -111,24 +135,11 @@ def _choose(  # type: ignore[no-untyped-def]
         total = tl.sum(sum_B, 0)
         log_total = tl.log(total)
         plain = tl.sum(tl.load(at + 3, mask=there, other=0.0), 0) / size
-        # The k largest, a run of equal logits at a time.
-        runs = tl.arange(0, RUNS)
-        best = tl.load(largest + row * blocks * 64 + runs, mask=runs < blocks * 64, other=float("-inf"))
-        run_place = tl.arange(0, RUN)
-        value = top
-        left = tl.full([], 0, tl.int32) + k
-        gathered = tl.full([], 0.0, tl.float32)
-        while (left > 0) & (value > float("-inf")):
-            holder = tl.min(tl.where(best == value, runs, NONE), 0)
-            spot = holder * RUN + run_place
-            y = tl.load(logits + row * size + spot, mask=spot < size, other=float("-inf")).to(tl.float32)
-            taken = tl.minimum(tl.sum((y == value).to(tl.int32), 0), left)
-            gathered += taken.to(tl.float32) * (value - top)
-            left -= taken
-            best = tl.where(runs == holder, tl.max(tl.where(y < value, y, float("-inf")), 0), best)
-            value = tl.max(best, 0)
+        gathered, finite = _sum_of_largest(
+            logits + row * size, largest + row * blocks * 64, top, size, blocks * 64, k, RUN, RUNS
+        )
         out = numbers_out + t * 4 * rows + row
-        tl.store(out, log_total - gathered / (tl.full([], 0, tl.int32) + k - left).to(tl.float32))
+        tl.store(out, log_total - gathered / finite)
         own = tl.max(tl.where(place == chosen, x, float("-inf")), 0)
         tl.store(out + rows, own - top - log_total)
         tl.store(out + 2 * rows, log_total - tl.sum(mean_B, 0) / total)

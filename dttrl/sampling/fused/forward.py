@@ -59,12 +59,13 @@ class _Buffers:
 
 
 class FusedForward:
-    """Decodes rows in blocks. ``begin`` a batch, then ``block``, ``keep`` and again; ``end`` after the last."""
+    """Decodes rows in blocks: ``begin`` a batch, then ``block``, ``keep`` and again, and ``end``."""
 
     def __init__(self, architecture: Architecture) -> None:
         self._architecture = architecture
         self.device: torch.device = architecture.embedding.weight.device
         self._weights: Weights | None = None
+        self._key: tuple[int, float, bool, bool] | None = None
         self._forget()
 
     def refresh(self) -> None:
@@ -95,7 +96,8 @@ class FusedForward:
             self._allocate(padded_rows(rows) + 1, capacity)
         key = (settings.k, settings.temperature, settings.statistics, fits_choice(settings))
         if key != self._key:
-            self._buffers, self._key = {}, key
+            self._buffers.clear()
+            self._key = key
         self._settings, self._longest = settings, longest
         length = torch.tensor(length_Q, dtype=torch.int32, device=self.device)
         # Padding on the left is left out: row by row, token p of the prompt goes to place p.
@@ -132,7 +134,7 @@ class FusedForward:
         buffers.step.zero_()
         for t in range(size):
             self._run(buffers)
-            if not self._key[-1]:
+            if not fits_choice(self._settings):
                 self._choose_generally(buffers, t)
         self._fed += size
         self._token_R, self._position_R = buffers.token_R[:rows].clone(), buffers.position_R[:rows].clone()
@@ -153,14 +155,15 @@ class FusedForward:
         self._cache: list[Tensor] = []
         self._slots = self._capacity = 0
         self._buffers: dict[int, _Buffers] = {}
-        self._key: tuple[int, float, bool, bool] = (0, 0.0, False, False)
+        self._key = None
 
     def _allocate(self, slots: int, capacity: int) -> None:
         part = self._architecture
-        self._cache, self._buffers = [], {}
+        self._buffers.clear()
         self._slots, self._capacity = slots, -(-capacity // 64) * 64
         self._rotary = part.rotary_table(self._capacity, self.device)
         shape = (2, slots, part.kv_heads, self._capacity, part.width)
+        self._cache = []
         # Not zeros: the kernel never looks beyond a row's length.
         self._cache = [torch.empty(shape, dtype=torch.bfloat16, device=self.device) for _ in part.layers]
 
@@ -170,7 +173,8 @@ class FusedForward:
         old, kept, filled = self._cache, self._slot_R.long(), self._longest + self._fed
         capacity = max(need, min(self._most, 2 * self._capacity))
         self._slots, self._capacity = padded_rows(len(kept)) + 1, -(-capacity // 64) * 64
-        self._cache, self._buffers = [], {}
+        self._cache = []
+        self._buffers.clear()
         self._rotary = self._architecture.rotary_table(self._capacity, self.device)
         while old:
             layer = old.pop(0)
@@ -195,7 +199,7 @@ class FusedForward:
         )
 
     def _run(self, buffers: _Buffers) -> None:
-        """One step: as usual the first time, which warms everything up; recorded and replayed from then on."""
+        """One step: as usual the first time, to warm everything up; recorded and replayed from then on."""
         if not buffers.warm or self.device.type != "cuda":
             buffers.warm = True
             self._body(buffers)

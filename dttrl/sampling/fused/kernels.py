@@ -89,7 +89,6 @@ def _attend(  # type: ignore[no-untyped-def]
     GROUP: tl.constexpr = HEADS // KV_HEADS
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    where = tl.load(slot + row).to(tl.int64)
     length = tl.load(position + row)
     half = tl.arange(0, HALF)
     full = tl.arange(0, WIDTH)
@@ -116,7 +115,7 @@ def _attend(  # type: ignore[no-untyped-def]
     k1r = (k1 * c - k2 * s).to(tl.bfloat16)
     k2r = (k2 * c + k1 * s).to(tl.bfloat16)
     v = tl.load(base + (HEADS + KV_HEADS + head) * WIDTH + full)
-    cache = (where * KV_HEADS + head) * capacity * WIDTH
+    cache = (tl.load(slot + row).to(tl.int64) * KV_HEADS + head) * capacity * WIDTH
     new = cache + length.to(tl.int64) * WIDTH
     tl.store(keys + new + half, k1r)
     tl.store(keys + new + HALF + half, k2r)

@@ -33,7 +33,9 @@ def hidden_states(shadow: Shadow, ids_NL: Tensor) -> Tensor:
             qkv_TW = shadow.linear(x_TH, weights.qkv, weights.qkv_bias)
             q, k, v = Rotate.apply(qkv_TW, cos, sin, length, part.heads, part.kv_heads)
             mixed = F.scaled_dot_product_attention(
-                *(states.transpose(1, 2) for states in (q, k, v)),
+                q.transpose(1, 2),
+                k.transpose(1, 2),
+                v.transpose(1, 2),
                 is_causal=True,
                 enable_gqa=part.heads != part.kv_heads,
             )
