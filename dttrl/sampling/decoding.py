@@ -23,7 +23,7 @@ from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.statistics import STATISTICS, token_statistics
 
 # Uniform numbers are drawn this many a row at a time.
-_UNIFORMS = 64
+UNIFORMS = 64
 # Finished rows are dropped once they are this share of the batch (the second where that means a new CUDA
 # graph): a copy of the cache costs about one token's attention.
 _DROP_SHARE, _DROP_SHARE_STATIC = 0.125, 0.5
@@ -91,7 +91,7 @@ class _Uniforms:
         ]
 
     def draw(self, rows: NDArray[np.int64]) -> Tensor:
-        block = np.stack([self._generators[row].random(_UNIFORMS, dtype=np.float32) for row in rows])
+        block = np.stack([self._generators[row].random(UNIFORMS, dtype=np.float32) for row in rows])
         return torch.from_numpy(block).to(self._device)
 
 
@@ -103,12 +103,14 @@ def decode_batch(
     stop_check: StopCheck | None,
 ) -> list[Finished]:
     """Decode the rows together and return them in the same order. Call it without gradients."""
-    batch = _Batch(forward, rows, settings, eos_ids, stop_check)
+    batch = Batch(forward, rows, settings, eos_ids, stop_check)
     batch.run()
     return batch.finished()
 
 
-class _Batch:
+class Batch:
+    """The rows of one batch and what they have produced; ``run`` decodes them."""
+
     def __init__(
         self,
         forward: Forward,
@@ -129,15 +131,16 @@ class _Batch:
         self._uniforms = _Uniforms(rows, settings.seed, forward.device)
 
     def run(self) -> None:
+        """Decode until every row has ended or is at its limit."""
         limit = self._settings.max_new_tokens
         logits_RV = self._prefill()
         uniform_RT = logits_RV[:, :0]
         start = 0
         while True:
-            if start % _UNIFORMS == 0:
+            if start % UNIFORMS == 0:
                 uniform_RT = self._uniforms.draw(self._alive)
             size = min(self._block, limit - start)
-            token_RT, numbers_4RT = self._decode_block(logits_RV, uniform_RT[:, start % _UNIFORMS :], size)
+            token_RT, numbers_4RT = self._decode_block(logits_RV, uniform_RT[:, start % UNIFORMS :], size)
             last_R = token_RT[:, -1]
             self._record(start, token_RT, numbers_4RT)
             start += size
@@ -166,8 +169,11 @@ class _Batch:
         place = {question: index for index, question in enumerate(prompts)}
         logits_QV = self._forward.prefill(list(prompts.values()), self._settings.max_new_tokens)
         question_R = torch.tensor([place[row.question] for row in self._rows], device=self._forward.device)
-        self._forward.select(question_R)
+        self._take_rows(question_R)
         return logits_QV.index_select(0, question_R)
+
+    def _take_rows(self, question_R: Tensor) -> None:
+        self._forward.select(question_R)
 
     def _decode_block(self, logits_RV: Tensor, uniform_RT: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Choose ``size`` tokens a row, feeding each but the last; return tokens and statistics."""

@@ -59,6 +59,10 @@ class Forward:
         self._position_R1 = position_QL[:, -1:].clone()
         return self._call(ids_QL.to(self.device), position_QL, self._seen_RC if self._padded else None)
 
+    def keys_and_values(self) -> list[tuple[Tensor, Tensor]]:
+        """Return what prefill left: a layer (questions, heads, tokens, width) each, padded on the left."""
+        return [(layer.keys, layer.values) for layer in self._cache.layers]
+
     def select(self, row_index: Tensor) -> None:
         """Continue with these rows of the batch, in this order."""
         self._end_static()

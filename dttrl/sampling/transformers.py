@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,8 +14,12 @@ from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.decoding import Finished, Row, decode_batch
 from dttrl.sampling.forward import Forward
+from dttrl.sampling.fused.architecture import take_apart, triton_installed
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.text import StopStrings, TextDecoder
+
+if TYPE_CHECKING:
+    from dttrl.sampling.fused.forward import FusedForward
 
 
 class TransformersSampler:
@@ -26,7 +30,10 @@ class TransformersSampler:
     left as it was found; no gradients are recorded. With ``autocast_dtype`` the model runs under autocast
     (master weights in float32, arithmetic in bfloat16). Sampled ids up to and with the end token are kept;
     ``text`` excludes special tokens and the stop string. ``static`` says whether decoding steps keep their
-    tensors in place, which on CUDA lets a graph replay them; by default on CUDA only.
+    tensors in place, which on CUDA lets a graph replay them; by default on CUDA only. ``fused`` says whether
+    kernels of our own decode, up to the rounding of bfloat16 the same samples and statistics; by default on
+    CUDA, with Triton, in bfloat16, for the models they know (``dttrl.sampling.fused``). InputError for
+    ``fused=True`` where they cannot.
     """
 
     def __init__(
@@ -37,11 +44,20 @@ class TransformersSampler:
         *,
         autocast_dtype: torch.dtype | None = None,
         static: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         self._model, self._autocast_dtype = model, autocast_dtype
         self._eos_ids = tuple(eos_ids)
         self._decoder = TextDecoder(tokenizer)
         self._static = static if static is not None else model.device.type == "cuda"
+        # Asked for plain or static steps, do those.
+        wanted = fused if fused is not None else static is None and model.device.type == "cuda"
+        self._fused = open_fused(model, autocast_dtype) if wanted else None
+        if fused and self._fused is None:
+            raise InputError(
+                "fused decoding needs Triton, bfloat16, and an unmodified model of the Llama, Mistral, Qwen2 "
+                "or Qwen3 family; leave it out"
+            )
 
     def sample(
         self, requests: Sequence[SampleRequest], settings: SamplingSettings
@@ -62,6 +78,9 @@ class TransformersSampler:
         for rows in _batches(requests, settings.batch_size):
             if all(row.request.held for row in rows):
                 continue
+            if self._fused is not None:
+                with torch.inference_mode():
+                    self._fused.refresh()
             for row, finished in zip(rows, self._decode(rows, settings, stops), strict=True):
                 if row.request.held:
                     continue
@@ -73,10 +92,17 @@ class TransformersSampler:
     def _decode(
         self, rows: list[Row], settings: SamplingSettings, stops: StopStrings | None
     ) -> list[Finished]:
-        forward = Forward(self._model, static=self._static)
+        forward = Forward(self._model, static=self._static and self._fused is None)
         # The contexts must not be open across a yield: the caller trains in between.
         with _evaluation_mode(self._model), torch.inference_mode(), self._autocast(forward.device):
-            return decode_batch(forward, rows, settings, self._eos_ids, stops.find if stops else None)
+            find = stops.find if stops else None
+            if self._fused is None:
+                return decode_batch(forward, rows, settings, self._eos_ids, find)
+            from dttrl.sampling.fused.batch import decode_fused
+
+            # Triton launches on the current device, whatever device the tensors are on.
+            with torch.cuda.device(forward.device if forward.device.type == "cuda" else -1):
+                return decode_fused(forward, self._fused, rows, settings, self._eos_ids, find)
 
     @contextlib.contextmanager
     def _autocast(self, device: torch.device) -> Iterator[None]:
@@ -110,6 +136,19 @@ class TransformersSampler:
             token_self_certainty=self_certainty,
             step=row.request.step,
         )
+
+
+def open_fused(model: Any, autocast_dtype: torch.dtype | None) -> FusedForward | None:
+    """Return the fused kernels for a model, or None where they do not apply."""
+    arithmetic = autocast_dtype if autocast_dtype is not None else next(model.parameters()).dtype
+    if arithmetic != torch.bfloat16 or not triton_installed():
+        return None
+    architecture = take_apart(model)
+    if architecture is None:
+        return None
+    from dttrl.sampling.fused.forward import FusedForward
+
+    return FusedForward(architecture)
 
 
 def _batches(requests: Sequence[SampleRequest], batch_size: int) -> Iterator[list[Row]]:

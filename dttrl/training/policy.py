@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,15 +19,14 @@ from torch import Tensor
 
 from dttrl.errors import WorkError
 from dttrl.objective import grpo_loss, selected_log_probs
+from dttrl.sampling.fused.architecture import Architecture, take_apart, triton_installed
+from dttrl.training.log_probs import selected_log_probs_chunked
+from dttrl.training.micro_batches import MicroBatch, TrainingRow, pack
 
+if TYPE_CHECKING:
+    from dttrl.training.fused.shadow import Shadow
 
-@dataclass(frozen=True, slots=True)
-class TrainingRow:
-    """One trained rollout: prompt and completion as token ids, and its weighted advantage."""
-
-    prompt_ids: tuple[int, ...]
-    token_ids: NDArray[np.int32]
-    advantage: float
+__all__ = ["Policy", "TrainingRow", "UpdateSettings", "UpdateStatistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +54,12 @@ class UpdateStatistics(NamedTuple):
     n_rollouts: int
 
 
-class _MicroBatch(NamedTuple):
-    ids_NL: Tensor
-    attention_NL: Tensor | None
-    position_NL: Tensor | None
-    token_NT: Tensor
-    mask_NT: Tensor
-    advantage_N: Tensor
-
-
 class Policy:
-    """A model, its optimizer and (for a KL penalty) the frozen model it started from."""
+    """A model, its optimizer and (for a KL penalty) the frozen model it started from.
+
+    ``fused`` says whether kernels of our own compute the log-probabilities; by default on CUDA with Triton,
+    in bfloat16, for the models they know.
+    """
 
     def __init__(
         self,
@@ -75,6 +69,7 @@ class Policy:
         pad_id: int,
         reference: Any | None = None,
         autocast_dtype: torch.dtype | None = None,
+        fused: bool | None = None,
     ) -> None:
         self.model = model.eval()
         self.reference = None if reference is None else reference.eval().requires_grad_(False)
@@ -82,6 +77,10 @@ class Policy:
         self.device = next(model.parameters()).device
         self.autocast_dtype = autocast_dtype
         self._pad_id = pad_id
+        self._architectures: dict[int, Architecture] = {}
+        self._shadows: dict[int, Shadow] = {}
+        if fused is None or fused:
+            self._take_apart()
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=0.0,
@@ -102,13 +101,21 @@ class Policy:
         step. A mini-batch in which every advantage is zero is skipped: its gradient is zero, and neither
         the optimizer's momentum nor the KL term should move the policy on a question that taught nothing.
         """
+        # An update that was interrupted leaves copies of weights that may have changed since.
+        self._shadows.clear()
         size = self.settings.questions_per_update
         mini_batches = [
             [row for rows in questions[i : i + size] for row in rows] for i in range(0, len(questions), size)
         ]
         mini_batches = [rows for rows in mini_batches if any(row.advantage != 0 for row in rows)]
         packed = [self._pack(rows) for rows in mini_batches]
-        old = [[self._frozen_log_probs(self.model, batch) for batch in batches] for batches in packed]
+        old: list[Sequence[Tensor | None]] = [
+            # Before the first step the policy is the one that sampled: its own serve as the old ones.
+            [None] * len(batches)
+            if self._architectures and index == 0
+            else [self._frozen_log_probs(self.model, batch) for batch in batches]
+            for index, batches in enumerate(packed)
+        ]
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         totals = np.zeros(3)
@@ -121,6 +128,8 @@ class Policy:
             norms.append(norm)
             if progress is not None:
                 progress(index, len(mini_batches))
+        # Copies of the weights take memory that sampling needs, and are made anew in milliseconds.
+        self._shadows.clear()
         n_rollouts = sum(len(rows) for rows in mini_batches)
         loss = totals[0] / max(len(mini_batches), 1)
         kl, clipped = totals[1:] / max(n_rollouts, 1)
@@ -128,16 +137,17 @@ class Policy:
         return UpdateStatistics(float(loss), float(kl), float(clipped), norm, len(norms), n_rollouts)
 
     def _step(
-        self, batches: Sequence[_MicroBatch], old: Sequence[Tensor], *, n_rollouts: int
+        self, batches: Sequence[MicroBatch], old: Sequence[Tensor | None], *, n_rollouts: int
     ) -> tuple[NDArray[np.float64], float]:
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         for batch, old_NT in zip(batches, old, strict=True):
             reference_NT = None
             if self.reference is not None:
                 reference_NT = self._frozen_log_probs(self.reference, batch)
+            logp_NT = self._log_probs(self.model, batch)
             result = grpo_loss(
-                self._log_probs(self.model, batch),
-                old_NT,
+                logp_NT,
+                logp_NT.detach() if old_NT is None else old_NT,
                 batch.advantage_N,
                 batch.mask_NT,
                 n_rollouts=n_rollouts,
@@ -147,6 +157,9 @@ class Policy:
             )
             result.loss.backward()
             sums += torch.stack([result.loss.detach(), result.kl_sum, result.clip_sum]).double()
+        shadow = self._shadows.get(id(self.model))
+        if shadow is not None:
+            shadow.deliver()
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
         if not math.isfinite(norm):
             raise WorkError(
@@ -155,14 +168,18 @@ class Policy:
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if shadow is not None:
+            shadow.refresh()
         return sums.cpu().numpy(), norm
 
-    def _frozen_log_probs(self, model: Any, batch: _MicroBatch) -> Tensor:
+    def _frozen_log_probs(self, model: Any, batch: MicroBatch) -> Tensor:
         with torch.no_grad():
             return self._log_probs(model, batch)
 
-    def _log_probs(self, model: Any, batch: _MicroBatch) -> Tensor:
+    def _log_probs(self, model: Any, batch: MicroBatch) -> Tensor:
         """Log-probabilities of the completion's tokens at the sampling temperature, float32 (N, T)."""
+        if batch.state_M is not None:
+            return self._fused_log_probs(model, batch)
         with self._autocast():
             logits_NTV = model(
                 input_ids=batch.ids_NL,
@@ -173,6 +190,49 @@ class Policy:
             ).logits[:, :-1]
         return selected_log_probs(logits_NTV, batch.token_NT, temperature=self.settings.temperature)
 
+    def _fused_log_probs(self, model: Any, batch: MicroBatch) -> Tensor:
+        from dttrl.training.fused.body import hidden_states
+
+        shadow = self._shadow(model)
+        # Triton launches on the current device, whatever device the tensors are on.
+        with torch.cuda.device(self.device):
+            states_MH = hidden_states(shadow, batch.ids_NL).index_select(0, batch.state_M)
+            logp_M = selected_log_probs_chunked(
+                states_MH,
+                shadow.architecture.head.weight,
+                batch.token_NT.reshape(-1)[batch.cell_M],
+                temperature=self.settings.temperature,
+            )
+        flat = logp_M.new_zeros(batch.token_NT.numel()).index_copy(0, batch.cell_M, logp_M)
+        return flat.view(batch.token_NT.shape)
+
+    def _shadow(self, model: Any) -> Shadow:
+        from dttrl.training.fused.shadow import Shadow
+
+        if id(model) not in self._shadows:
+            self._shadows[id(model)] = Shadow(self._architectures[id(model)])
+        return self._shadows[id(model)]
+
+    def _take_apart(self) -> None:
+        """Find the parts of the policy and its reference, if the kernels can compute both."""
+        arithmetic = self.autocast_dtype or next(self.model.parameters()).dtype
+        if self.device.type != "cuda" or arithmetic != torch.bfloat16 or not triton_installed():
+            return
+        models = [model for model in (self.model, self.reference) if model is not None]
+        found = {id(model): take_apart(model) for model in models}
+        known = {key: part for key, part in found.items() if part is not None and not part.head_norm}
+        if len(known) == len(models):
+            self._architectures = known
+
+    def _pack(self, rows: Sequence[TrainingRow]) -> list[MicroBatch]:
+        return pack(
+            rows,
+            most_tokens=self.settings.micro_batch_tokens,
+            pad_id=self._pad_id,
+            device=self.device,
+            right=bool(self._architectures),
+        )
+
     @contextlib.contextmanager
     def _autocast(self) -> Iterator[None]:
         if self.autocast_dtype is None:
@@ -180,47 +240,3 @@ class Policy:
         else:
             with torch.autocast(self.device.type, dtype=self.autocast_dtype):
                 yield
-
-    def _pack(self, rows: Sequence[TrainingRow]) -> list[_MicroBatch]:
-        """Cut rows of similar length into micro-batches of at most ``micro_batch_tokens`` padded tokens."""
-        order = sorted(range(len(rows)), key=lambda i: (len(rows[i].token_ids), len(rows[i].prompt_ids), i))
-        batches: list[_MicroBatch] = []
-        waiting: list[TrainingRow] = []
-        for row in (rows[i] for i in order):
-            prompt = max(len(other.prompt_ids) for other in [*waiting, row])
-            length = prompt + max(len(row.token_ids), 1)
-            if waiting and (len(waiting) + 1) * length > self.settings.micro_batch_tokens:
-                batches.append(self._pad(waiting))
-                waiting = []
-            waiting.append(row)
-        if waiting:
-            batches.append(self._pad(waiting))
-        return batches
-
-    def _pad(self, rows: Sequence[TrainingRow]) -> _MicroBatch:
-        """Prompts are padded on the left and completions on the right, so that completions align."""
-        prompt_len = max(len(row.prompt_ids) for row in rows)
-        token_len = max(max(len(row.token_ids) for row in rows), 1)
-        ids = np.full((len(rows), prompt_len + token_len), self._pad_id, dtype=np.int64)
-        attention = np.ones_like(ids)
-        mask = np.zeros((len(rows), token_len), dtype=np.float32)
-        for i, row in enumerate(rows):
-            gap = prompt_len - len(row.prompt_ids)
-            ids[i, gap:prompt_len] = row.prompt_ids
-            attention[i, :gap] = 0
-            ids[i, prompt_len : prompt_len + len(row.token_ids)] = row.token_ids
-            mask[i, : len(row.token_ids)] = 1
-        ids_NL = torch.from_numpy(ids).to(self.device)
-        attention_NL, position_NL = None, None
-        # Padding on the right needs no mask under causal attention; only the left does.
-        if not attention.all():
-            attention_NL = torch.from_numpy(attention).to(self.device)
-            position_NL = (attention_NL.cumsum(1) - 1).clamp(min=0)
-        return _MicroBatch(
-            ids_NL=ids_NL,
-            attention_NL=attention_NL,
-            position_NL=position_NL,
-            token_NT=ids_NL[:, prompt_len:],
-            mask_NT=torch.from_numpy(mask).to(self.device),
-            advantage_N=torch.tensor([row.advantage for row in rows], device=self.device),
-        )

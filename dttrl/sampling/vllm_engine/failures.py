@@ -36,7 +36,7 @@ def missing_hook(name: str, version: str) -> InputError:
     """Return the error for a vLLM whose insides are not as the hooks expect them."""
     return InputError(
         f"--statistics engine: vLLM {version} has no {name}, where dttrl reads the logits; use --statistics "
-        "logprobs (slower), or vLLM 0.22.1 or 0.29.0, which are known to work"
+        "logprobs (slower), or vLLM 0.22.1 or 0.29.0, which have it"
     )
 
 

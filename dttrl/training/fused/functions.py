@@ -1,0 +1,148 @@
+"""The kernels as differentiable functions: residual with norm, rotary embedding, gated activation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from dttrl.sampling.fused.kernels import gate as gate_forward
+from dttrl.training.fused import kernels
+
+# Programs that share the rows of a backward norm; each leaves one row of the weight's gradient to add up.
+_PROGRAMS = 512
+
+
+def _warps(width: int) -> int:
+    return 4 if width <= 2048 else 8
+
+
+class AddNorm(torch.autograd.Function):
+    """(stream float32, delta bfloat16 or None, weight) to the sum and its RMS norm in bfloat16."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, stream_TH: Tensor, delta_TH: Tensor | None, weight_H: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        rows, width = stream_TH.shape
+        add = delta_TH is not None
+        total_TH = torch.empty_like(stream_TH) if add else stream_TH
+        out_TH = torch.empty(rows, width, dtype=torch.bfloat16, device=stream_TH.device)
+        scale_T = torch.empty(rows, device=stream_TH.device)
+        kernels.norm_forward[(rows,)](
+            stream_TH,
+            delta_TH if add else stream_TH,
+            weight_H,
+            total_TH,
+            out_TH,
+            scale_T,
+            width,
+            eps,
+            ADD=add,
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=_warps(width),
+        )
+        ctx.save_for_backward(total_TH, weight_H, scale_T)
+        ctx.add = add
+        ctx.set_materialize_grads(False)
+        # A tensor returned as it came would be taken for a view of the input.
+        return (total_TH if add else stream_TH.view_as(stream_TH)), out_TH
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:  # noqa: D102
+        grad_total, grad_out = grads
+        total_TH, weight_H, scale_T = ctx.saved_tensors
+        if grad_out is None:
+            carried = grad_total.to(torch.bfloat16) if ctx.add and grad_total is not None else None
+            return grad_total, carried, None, None
+        rows, width = total_TH.shape
+        programs = min(rows, _PROGRAMS)
+        grad_stream = torch.empty_like(total_TH)
+        grad_delta = torch.empty_like(grad_out) if ctx.add else grad_stream
+        grad_weight = torch.empty(programs, width, device=total_TH.device)
+        kernels.norm_backward[(programs,)](
+            total_TH,
+            weight_H,
+            scale_T,
+            grad_out.contiguous(),
+            total_TH if grad_total is None else grad_total.contiguous(),
+            grad_stream,
+            grad_delta,
+            grad_weight,
+            rows,
+            width,
+            ADD=ctx.add,
+            CARRIED=grad_total is not None,
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=_warps(width),
+        )
+        return grad_stream, (grad_delta if ctx.add else None), grad_weight.sum(0).to(weight_H.dtype), None
+
+
+class Rotate(torch.autograd.Function):
+    """Queries, keys and values (N, L, heads, D) of ``qkv`` (N * L, ...), the first two turned by position."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, qkv_TW: Tensor, cos: Tensor, sin: Tensor, length: int, heads: int, kv_heads: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        width = qkv_TW.shape[1] // (heads + 2 * kv_heads)
+        sizes = [heads, kv_heads, kv_heads]
+        parts = qkv_TW.split([size * width for size in sizes], dim=1)
+        out_TW = _rotate(parts, cos, sin, length, 1.0, sizes, width)
+        ctx.save_for_backward(cos, sin)
+        ctx.length, ctx.sizes, ctx.width = length, sizes, width
+        out = out_TW.view(-1, length, heads + 2 * kv_heads, width)
+        q, k, v = out.split(sizes, dim=2)
+        return q, k, v
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # noqa: D102
+        cos, sin = ctx.saved_tensors
+        parts = [
+            grad.contiguous().view(-1, size * ctx.width) for grad, size in zip(grads, ctx.sizes, strict=True)
+        ]
+        return _rotate(parts, cos, sin, ctx.length, -1.0, ctx.sizes, ctx.width), *[None] * 5
+
+
+def _rotate(
+    parts: Any, cos: Tensor, sin: Tensor, length: int, sign: float, sizes: list[int], width: int
+) -> Tensor:
+    tokens, heads = parts[0].shape[0], sum(sizes)
+    out = torch.empty(tokens, heads * width, dtype=parts[0].dtype, device=parts[0].device)
+    kernels.rotate[(tokens,)](
+        *parts,
+        *[part.stride(0) for part in parts],
+        out,
+        cos,
+        sin,
+        length,
+        sign,
+        HEADS=sizes[0],
+        KV_HEADS=sizes[1],
+        HALF=width // 2,
+        PADDED=triton.next_power_of_2(heads),
+        num_warps=4,
+    )
+    return out
+
+
+class Gate(torch.autograd.Function):
+    """silu(first half) * second half of each row."""
+
+    @staticmethod
+    def forward(ctx: Any, both_TG: Tensor) -> Tensor:  # noqa: D102
+        ctx.save_for_backward(both_TG)
+        return gate_forward(both_TG)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # noqa: D102
+        (both_TG,) = ctx.saved_tensors
+        grad_both = torch.empty_like(both_TG)
+        rows, width = both_TG.shape[0], both_TG.shape[1] // 2
+        kernels.gate_backward[(rows, triton.cdiv(width, 1024))](
+            both_TG, grads[0].contiguous(), grad_both, width, BLOCK=1024, num_warps=4
+        )
+        return grad_both
