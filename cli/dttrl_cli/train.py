@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from dttrl.config import TrainConfig, load_config
 from dttrl_cli import options
 from dttrl_cli.console import Console, Progress, clock, interval, number, resumable
 from dttrl_cli.fields import settings
+from dttrl_cli.passing import AFTER_DASHES
 
 if TYPE_CHECKING:
     from dttrl.analysis.accuracy import Accuracy, Estimate
@@ -29,6 +30,7 @@ STEP_METRICS = ("majority_ratio", "label_accuracy", "diversity_weight")
 @settings(TrainConfig, leave_out=("model", "questions", "run"))
 def train(
     given: dict[str, Any],
+    context: typer.Context,
     model: options.Model = None,
     questions: options.Questions = None,
     run: Annotated[
@@ -85,7 +87,11 @@ def train(
             raise InputError("--resume takes model, questions and folder from the run; leave the others out")
         finished = _resume(console, resume, given)
     else:
-        finished = _train(console, load_config(TrainConfig, config, given | named), overwrite=overwrite)
+        chosen = load_config(TrainConfig, config, given | named)
+        extra = list(context.meta.get(AFTER_DASHES, ()))
+        if extra and chosen.engine != "openrlhf":
+            raise InputError(f"{extra[0]} after -- is for OpenRLHF; add --engine openrlhf, or leave it out")
+        finished = _train(console, chosen, extra, overwrite=overwrite)
     _finish(console, finished)
 
 
@@ -137,8 +143,9 @@ class ConsoleObserver:
         """Take note that the run is finished."""
 
 
-def _train(console: Console, config: TrainConfig, *, overwrite: bool) -> Path:
+def _train(console: Console, config: TrainConfig, extra: Sequence[str], *, overwrite: bool) -> Path:
     from dttrl.training.loop import train as train_run
+    from dttrl.training.openrlhf.launch import launch
 
     with console.progress("train", "steps") as progress:
         observer = ConsoleObserver(console, progress)
@@ -147,14 +154,25 @@ def _train(console: Console, config: TrainConfig, *, overwrite: bool) -> Path:
             return _resume_hint(config.run) if observer.started else "run the same command again"
 
         with resumable(hint):
+            if config.engine == "openrlhf":
+                return launch(config, extra, observer=observer, overwrite=overwrite)
             return train_run(config, observer=observer, overwrite=overwrite)
 
 
 def _resume(console: Console, run: Path, given: Mapping[str, Any]) -> Path:
+    from dttrl.errors import InputError
     from dttrl.training.loop import resume as resume_run
+    from dttrl.training.openrlhf import launch
+    from dttrl.training.run_folder import find_config
 
+    engine = load_config(TrainConfig, find_config(run)).engine
+    if engine == "openrlhf" and given:
+        raise InputError("a run of --engine openrlhf is resumed as it was started; leave the options out")
     with resumable(lambda: _resume_hint(run)), console.progress("train", "steps") as progress:
-        return resume_run(run, observer=ConsoleObserver(console, progress), overrides=dict(given))
+        observer = ConsoleObserver(console, progress)
+        if engine == "openrlhf":
+            return launch.resume(run, observer=observer)
+        return resume_run(run, observer=observer, overrides=dict(given))
 
 
 def _resume_hint(run: Path) -> str:

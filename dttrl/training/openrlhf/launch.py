@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -23,6 +22,7 @@ from dttrl.training.observer import Observer, Silent
 from dttrl.training.openrlhf.controller import open_tokenizer
 from dttrl.training.openrlhf.dataset import write_prompts
 from dttrl.training.openrlhf.flags import Places, openrlhf_flags
+from dttrl.training.openrlhf.versions import TESTED, openrlhf_version
 from dttrl.training.run_folder import (
     LOCK,
     METRICS,
@@ -36,7 +36,6 @@ from dttrl.training.run_folder import (
 from dttrl.training.schedule import total_steps
 from dttrl.training.setup import absolute, read_splits
 
-TESTED = "0.11"
 LOG = "openrlhf.log"
 _FOLDER, _EXTRA = "openrlhf", "extra.json"
 _POLL_SECONDS = 1.0
@@ -104,12 +103,10 @@ def check_openrlhf() -> str:
     ]
     if missing:
         raise MissingDependencyError(
-            f"--engine openrlhf needs {', '.join(missing)}; pip install 'dttrl[openrlhf]', or use --engine local"
+            f"--engine openrlhf needs {', '.join(missing)}; pip install 'dttrl[openrlhf]', or "
+            "use --engine local"
         )
-    try:
-        version = importlib.metadata.version("openrlhf")
-    except importlib.metadata.PackageNotFoundError:  # copied, not installed
-        version = getattr(importlib.import_module("openrlhf"), "__version__", TESTED)
+    version = openrlhf_version()
     if not version.startswith(f"{TESTED}."):
         raise InputError(
             f"--engine openrlhf was tested with OpenRLHF {TESTED}.x, and {version} is installed; "
@@ -148,8 +145,8 @@ def _run(config: TrainConfig, extra: Sequence[str], observer: Observer) -> Path:
     step = last_step(run)
     if process.returncode != 0 or step < total:
         raise WorkError(
-            f"{run}: OpenRLHF ended after step {step} of {total} (exit code {process.returncode}); its output "
-            f"is in {run / LOG}. Go on from the last checkpoint with: dttrl train --resume {run}"
+            f"{run}: OpenRLHF ended after step {step} of {total} (exit code {process.returncode}); its "
+            f"output is in {run / LOG}. Go on from the last checkpoint with: dttrl train --resume {run}"
         )
     observer.end(run)
     return run

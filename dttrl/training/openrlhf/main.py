@@ -6,7 +6,6 @@ The first argument is the run folder, the others are OpenRLHF's flags. Started b
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import runpy
 import sys
@@ -20,8 +19,9 @@ def main() -> None:
     import ray
 
     from dttrl.training.openrlhf.trainer import trainer_for
+    from dttrl.training.openrlhf.versions import openrlhf_version
 
-    theirs.PPOTrainer = trainer_for(run, f"openrlhf {importlib.metadata.version('openrlhf')}")
+    theirs.PPOTrainer = trainer_for(run, f"openrlhf {openrlhf_version()}")
     # Workers on this and other machines need what this process was given.
     passed = ("PYTHONPATH", "TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "HF_HUB_OFFLINE")
     prefixes = ("VLLM_", "TORCH_", "DS_", "NCCL_", "HF_")

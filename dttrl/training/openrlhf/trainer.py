@@ -40,7 +40,7 @@ _STATUS = {
 """OpenRLHF's name of a measurement, and the one that ``metrics.jsonl`` has for it."""
 
 
-class StepGenerator(SamplesGenerator):  # type: ignore[misc]
+class StepGenerator(SamplesGenerator):
     """Samples the questions of each step in the order of the in-process engine.
 
     The order is a function of seed and step, so a resumed run needs no state of a data loader.
@@ -54,7 +54,7 @@ class StepGenerator(SamplesGenerator):  # type: ignore[misc]
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Any], None, int, bool]:
-        """Return the experiences of the next step, the pass rate of a filter (none), and whether it is over."""
+        """Return the next step's experiences, no pass rate, its questions, and whether it is the last."""
         if self.step >= self.controller.total:
             return [], None, 0, True
         self.step += 1
@@ -86,7 +86,7 @@ class StepGenerator(SamplesGenerator):  # type: ignore[misc]
         return found
 
 
-class SignalExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
+class SignalExperienceMaker(RemoteExperienceMaker):
     """Takes advantages as they come with the rollouts, where OpenRLHF would compute them from rewards.
 
     Its ``group_norm`` divides by an unbiased deviation without a guard for equal rewards; the paper's
@@ -106,7 +106,7 @@ class SignalExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
         return experiences
 
 
-class SignalTrainer(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
+class SignalTrainer(PPOTrainer.__ray_metadata__.modified_class):
     """OpenRLHF's PPO trainer, whose steps go through the controller of the run folder ``run``.
 
     ``run`` is set by a subclass (Ray hands the class itself to the trainer's process).

@@ -1,0 +1,16 @@
+"""Which OpenRLHF is installed, and which the project was tested with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+TESTED = "0.11"
+"""Series of OpenRLHF that was run; later ones rename flags and fields."""
+
+
+def openrlhf_version() -> str:
+    """Return the installed version; where the package was copied and has no metadata, the tested series."""
+    try:
+        return importlib.metadata.version("openrlhf")
+    except importlib.metadata.PackageNotFoundError:
+        return f"{TESTED}.?"
