@@ -7,6 +7,9 @@ import math
 import pytest
 import torch
 
+pytest.importorskip("triton", reason="needs Triton (nox -s kernels)")
+
+# isort: split
 from dttrl.sampling.choice import choose
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.statistics import token_statistics

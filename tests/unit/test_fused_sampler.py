@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("triton", reason="needs Triton (nox -s kernels)")
+
+# isort: split
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.settings import SamplingSettings

@@ -6,6 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+pytest.importorskip("triton", reason="needs Triton (nox -s kernels)")
+
+# isort: split
 from tests.triton_interpreter import DEVICE
 
 # isort: split
