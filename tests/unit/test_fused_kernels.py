@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="needs Triton (nox -s kernels)")
+# Not importorskip: Triton must not be imported before its interpreter is chosen.
+if find_spec("triton") is None:
+    pytest.skip("needs Triton (nox -s kernels)", allow_module_level=True)
 
 # isort: split
 from dttrl.sampling.choice import choose

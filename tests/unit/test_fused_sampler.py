@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="needs Triton (nox -s kernels)")
+# Not importorskip: Triton must not be imported before its interpreter is chosen.
+if find_spec("triton") is None:
+    pytest.skip("needs Triton (nox -s kernels)", allow_module_level=True)
 
 # isort: split
 from dttrl.rollouts import Rollout
