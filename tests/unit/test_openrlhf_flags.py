@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,13 @@ from dttrl.errors import InputError
 from dttrl.training.openrlhf.flags import Places, micro_batch, openrlhf_flags
 
 QUICKSTART = Path(__file__).parents[2] / "data" / "quickstart" / "train.yaml"
+MODEL = QUICKSTART.with_name("model")
 PLACES = Places(
-    model="/m", dataset=Path("/r/p.jsonl"), checkpoints=Path("/r/c"), output=Path("/r/model"), longest=20
+    model=str(MODEL),
+    dataset=Path("/r/p.jsonl"),
+    checkpoints=Path("/r/c"),
+    output=Path("/r/model"),
+    longest=20,
 )
 
 
@@ -29,7 +36,7 @@ def value_of(flags: Sequence[str], name: str) -> str:
 def test_the_flags_of_the_quickstart() -> None:
     flags = flags_of()
     expected = {
-        "--actor.model_name_or_path": "/m",
+        "--actor.model_name_or_path": str(MODEL),
         "--data.prompt_dataset": "/r/p.jsonl",
         "--rollout.max_new_tokens": "44",
         "--data.max_len": "64",
@@ -129,3 +136,23 @@ def test_engines_share_the_gpus_of_all_nodes() -> None:
     flags = flags_of(gpus=8, nodes=2, tensor_parallel=4)
     assert value_of(flags, "--vllm.num_engines") == "4"
     assert value_of(flags, "--actor.num_nodes") == "2"
+
+
+def test_a_hub_model_must_be_trusted() -> None:
+    places = replace(PLACES, model="someone/model")
+    config = load_config(TrainConfig, QUICKSTART, {"model": "someone/model"})
+    with pytest.raises(InputError, match=r"^someone/model: .*--trust-remote-code"):
+        openrlhf_flags(config, places)
+    assert openrlhf_flags(config.model_copy(update={"trust_remote_code": True}), places)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_a_folder_that_names_code_must_be_trusted(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config, places = load_config(TrainConfig, QUICKSTART), replace(PLACES, model=str(tmp_path))
+    assert openrlhf_flags(config, places)
+    (tmp_path / name).write_text(json.dumps({"auto_map": {"AutoModel": "code.Model"}}))
+    with pytest.raises(InputError, match="auto_map") as error:
+        openrlhf_flags(config, places)
+    assert str(error.value).startswith(str(tmp_path / name))
+    assert openrlhf_flags(config.model_copy(update={"trust_remote_code": True}), places)
