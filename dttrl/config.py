@@ -9,15 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from dttrl.answers.custom import load_grader
 from dttrl.answers.extraction import AnswerKind
 from dttrl.answers.kinds import AUTO
 from dttrl.confidence import Measure, Region
+from dttrl.config_fields import (
+    DATA,
+    EVALUATION,
+    METHOD,
+    OPTIMISATION,
+    RUN,
+    SAMPLING,
+    SCORING,
+    Config,
+    ModelFields,
+    QuestionFields,
+    SamplingFields,
+)
 from dttrl.config_file import read_fields
 from dttrl.config_server import ServerFields
 from dttrl.errors import InputError
@@ -28,114 +41,11 @@ from dttrl.training_signal import Centre, DiversityOver
 from dttrl.vllm_config import VllmFields
 from dttrl.voting.distrivoting import Reject, VoteFunction
 
-TemplateName = Literal["raw", "boxed", "chat", "chat-boxed"]
 Backend = Literal["auto", "transformers", "vllm", "openai"]
 Schedule = Literal["cosine", "linear", "constant"]
 
 
-def _panel(name: str) -> dict[str, Any]:
-    return {"panel": name}
-
-
-MODEL, DATA, METHOD = _panel("Model"), _panel("Questions"), _panel("Method")
-SAMPLING, SCORING, OPTIMISATION = _panel("Sampling"), _panel("Scoring"), _panel("Optimisation")
-EVALUATION, RUN = _panel("Evaluation"), _panel("Run")
-
-
-class _Config(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-
-
-class ModelFields(_Config):
-    """Which model, and where it runs."""
-
-    model: str = Field(
-        description="Hugging Face id, local folder, .gguf file, or 'smollm2'.", json_schema_extra=MODEL
-    )
-    revision: str | None = Field(None, description="Revision of a hub model.", json_schema_extra=MODEL)
-    trust_remote_code: bool = Field(
-        False, description="Run the code that a hub repository ships with its model.", json_schema_extra=MODEL
-    )
-    device: str = Field(
-        "auto", description="Where the model runs: auto, cpu, cuda, cuda:1 or mps.", json_schema_extra=MODEL
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto",
-        description="Arithmetic: auto is bfloat16 on a GPU, float32 on a CPU.",
-        json_schema_extra=MODEL,
-    )
-    threads: int | None = Field(
-        None, ge=1, description="CPU threads of torch (default: torch's own choice).", json_schema_extra=MODEL
-    )
-
-
-class QuestionFields(_Config):
-    """Which questions, and how they become prompts."""
-
-    questions: Path = Field(
-        description="Questions: JSONL, JSON, CSV or Parquet with a prompt column.", json_schema_extra=DATA
-    )
-    prompt_column: str = Field("prompt", description="Column of the question.", json_schema_extra=DATA)
-    answer_column: str = Field(
-        "answer", description="Column of the gold answer; it may be absent.", json_schema_extra=DATA
-    )
-    id_column: str = Field("id", description="Column of the question's id.", json_schema_extra=DATA)
-    source_column: str = Field(
-        "source", description="Column of the benchmark's name.", json_schema_extra=DATA
-    )
-    limit: int | None = Field(None, ge=1, description="Only the first N questions.", json_schema_extra=DATA)
-    template: TemplateName = Field(
-        "chat-boxed",
-        description="How a question becomes a prompt: raw (as it is), boxed (with the instruction to box the "
-        "answer), chat (through the model's chat template), chat-boxed (both).",
-        json_schema_extra=DATA,
-    )
-    suffix: str | None = Field(
-        None,
-        description="Instruction that the boxed templates append instead of the usual one.",
-        json_schema_extra=DATA,
-    )
-    system: str | None = Field(
-        None, description="System message of the chat template.", json_schema_extra=DATA
-    )
-
-
-class SamplingFields(_Config):
-    """How rollouts are drawn."""
-
-    temperature: float = Field(
-        1.0,
-        ge=0,
-        description="Sampling temperature; the paper uses 1.0 for Qwen2.5-Math and reasoning models and 0.6 "
-        "for the others. 0 is greedy.",
-        json_schema_extra=SAMPLING,
-    )
-    top_p: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Sample from the likeliest tokens with this total probability (nucleus sampling).",
-        json_schema_extra=SAMPLING,
-    )
-    top_k: int = Field(
-        0, ge=0, description="Sample from the k likeliest tokens (0: all).", json_schema_extra=SAMPLING
-    )
-    max_new_tokens: int = Field(
-        3072, ge=1, description="Longest completion, in tokens.", json_schema_extra=SAMPLING
-    )
-    stop: tuple[str, ...] = Field((), description="Stop string; may be repeated.", json_schema_extra=SAMPLING)
-    k: int = Field(
-        20,
-        ge=1,
-        description="How many of the largest log-probabilities a token's confidence averages.",
-        json_schema_extra=SAMPLING,
-    )
-    batch_size: int = Field(
-        64, ge=1, description="Sequences that are decoded together.", json_schema_extra=SAMPLING
-    )
-
-
-class ScoringFields(_Config):
+class ScoringFields(Config):
     """How a completion becomes an answer and a confidence."""
 
     kind: str = Field(

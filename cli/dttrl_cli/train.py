@@ -184,7 +184,7 @@ def _resume(console: Console, run: Path, given: Mapping[str, Any]) -> Path:
 
 def _resume_hint(run: Path) -> str:
     command = f"dttrl train --resume {shlex.quote(str(run))}"
-    if any((run / "checkpoints").glob("step-*")):
+    if any((run / "checkpoints").glob("**/*step*")):
         return f"go on from the last checkpoint with: {command}"
     return f"there is no checkpoint yet; start this run again with: {command}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dttrl import __version__
-from dttrl.config import QuestionFields, SamplingFields
+from dttrl.config_fields import QuestionFields, SamplingFields
 from dttrl.questions import BOXED_SUFFIX, Question, read_questions, render
 from dttrl.sampling.settings import SamplingSettings
 

@@ -255,3 +255,4 @@ def _environment(settings: EngineSettings, *, on_cpu: bool) -> None:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # Binding threads to cores fails in containers; and a spinning thread too many is very slow.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")  # GiB; its own choice is most of the memory

@@ -6,14 +6,21 @@ The first argument is the run folder, the others are OpenRLHF's flags. Started b
 
 from __future__ import annotations
 
+import ctypes
 import os
 import runpy
+import signal
 import sys
 from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Put the trainer in the place of OpenRLHF's and run its command."""
+    if sys.platform == "linux":
+        # A killed `dttrl train` must not leave a trainer that writes into a run which is being resumed.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     run, flags = Path(sys.argv[1]), sys.argv[2:]
     import openrlhf.trainer.ppo_trainer as theirs
     import ray

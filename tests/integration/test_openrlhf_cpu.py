@@ -1,0 +1,204 @@
+"""Our trainer's parts on real OpenRLHF objects: the signal of the in-process engine, in any split."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dttrl.config import TrainConfig, dump_config, load_config
+from dttrl.history import History
+from dttrl.methods import find_method
+from dttrl.training.openrlhf.controller import Controller
+from dttrl.training.openrlhf.dataset import prompt_row
+from dttrl.training.run_folder import create_run
+from dttrl.training.setup import read_splits
+from dttrl.training.signal import scored_batch, signal_settings
+from dttrl.training_signal import training_signal
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("openrlhf", reason="needs openrlhf 0.11 and vLLM (nox -s openrlhf-cpu)")
+pytest.importorskip("vllm", reason="needs openrlhf 0.11 and vLLM (nox -s openrlhf-cpu)")
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "data/quickstart"
+MEMBERS = {
+    "flash_attn/__init__.py": (),
+    "flash_attn/bert_padding.py": ("index_first_axis", "pad_input", "rearrange", "unpad_input"),
+    "flash_attn/utils/__init__.py": (),
+    "flash_attn/utils/distributed.py": ("all_gather",),
+}
+
+
+@pytest.fixture(autouse=True)
+def flash_attn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenRLHF imports flash-attn at module level; nothing here calls it."""
+    for name, members in MEMBERS.items():
+        path = tmp_path / "stub" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{member} = None\n" for member in members))
+    monkeypatch.syspath_prepend(str(tmp_path / "stub"))
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    given = {
+        "model": str(QUICKSTART / "model"),
+        "questions": QUICKSTART / "questions.jsonl",
+        "template": "raw",
+        "region": "all",
+        "votes": 8,
+        "train_samples": 4,
+        "questions_per_step": 3,
+        "steps": 2,
+        "engine": "openrlhf",
+        "run": tmp_path / "run",
+    }
+    config = load_config(TrainConfig, None, given)
+    create_run(config.run, dump_config(config), read_splits(config), overwrite=False)
+    opened = Controller(config.run, backend_version="test")
+    opened.start(0)
+    yield opened
+    opened.close()
+
+
+def drawn(controller: Controller, random: np.random.Generator) -> list[dict[str, Any]]:
+    """Responses as the executor returns them: right and wrong answers with random statistics."""
+    tokenizer, found = controller._loaded.tokenizer, []
+    for question in controller.splits["train"][: controller.config.questions_per_step]:
+        text, label = prompt_row(question, controller.prompt_ids(question), controller.config.k)
+        prompt = list(controller.prompt_ids(question))
+        for _ in range(controller.config.votes):
+            answer = question.answer if random.random() < 0.5 else str(random.integers(100, 103))
+            written = "1" * int(random.integers(1, 9)) + f"\n\\boxed{{{answer}}}"
+            ids = tokenizer(written, add_special_tokens=False)["input_ids"]
+            statistics = np.full((4, len(ids)), random.normal(3, 1), np.float32)
+            found.append(
+                {
+                    "prompt": text,
+                    "label": label,
+                    "images": None,
+                    "mm_train_inputs": None,
+                    "observation_tokens": prompt + ids,
+                    "action_ranges": [(len(prompt), len(prompt) + len(ids))],
+                    "rollout_log_probs": None,
+                    "truncated": False,
+                    "reward": 0.0,
+                    "scores": 0.0,
+                    "extra_logs": {},
+                    "dttrl": {"token_ids": ids, "statistics": statistics, "finish_reason": "stop"},
+                }
+            )
+    return found
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_signal_is_the_local_engines_in_any_split(controller: Controller, dynamic: bool) -> None:
+    from dttrl.training.openrlhf import trainer
+
+    config = controller.config
+    responses = drawn(controller, np.random.default_rng(0))
+    generator = object.__new__(trainer.StepGenerator)
+    samples = []
+    for response in responses:
+        sample = generator._process_response_into_experience(response, max_len=128)
+        sample.response = response
+        samples.append(sample)
+
+    trained = controller.label(1, [s.labels[0] for s in samples], [s.response for s in samples])
+    step = controller._step
+    assert step is not None
+    again = scored_batch(
+        1, [controller._score(r, q) for r, q in zip(step.rollouts, step.questions, strict=True)], config
+    )
+    expected, _ = training_signal(again, History(), find_method(config.method), signal_settings(config))
+    assert np.abs(expected.advantage_BM).max() > 0
+    wanted = {}
+    for b, question in enumerate(step.questions):
+        first = next(i for i, s in enumerate(samples) if f'"{question.id}"' in s.labels[0])
+        for m, g in enumerate(expected.trained_BM[b]):
+            wanted[first + int(g)] = (expected.reward_BG[b, g], expected.advantage_BM[b, m])
+    assert {t.place for t in trained} == set(wanted)
+    for place, reward, advantage in trained:
+        assert (reward, advantage) == pytest.approx(wanted[place], abs=1e-12)
+
+    chosen = trainer.trained_experiences(samples, trained)
+    ids = [sample.sequences[0].tolist() for sample in chosen]
+    maker = object.__new__(trainer.SignalExperienceMaker)
+    maker.tokenizer = controller._loaded.tokenizer
+    maker.args = SimpleNamespace(
+        train=SimpleNamespace(dynamic_batch_enable=dynamic),
+        rollout=SimpleNamespace(micro_batch_size=5, max_tokens_per_gpu=60),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+    )
+    batches = maker.compute_advantages_and_returns(maker.split_rollout_samples(chosen))
+    assert len(batches) > 1
+    seen = []
+    for batch in batches:
+        for row, index in enumerate(batch.index):
+            seen.append(index)
+            length = int(batch.attention_mask[row].sum())
+            assert batch.sequences[row][-length:].tolist() == ids[index] or (
+                batch.sequences[row][:length].tolist() == ids[index]
+            )
+            mask = batch.action_mask[row].bool()
+            assert batch.rewards[row] == trained[index].reward
+            assert batch.advantages[row][mask].numpy() == pytest.approx(trained[index].advantage, abs=1e-6)
+            assert not batch.advantages[row][~mask].any()
+    assert sorted(seen) == list(range(len(chosen)))
+
+
+def test_the_run_folder_can_be_replayed_and_resumed(controller: Controller) -> None:
+    from dttrl.training.run_folder import METRICS
+
+    random = np.random.default_rng(1)
+    for step in (1, 2):
+        responses = drawn(controller, random)
+        controller.label(step, [r["label"] for r in responses], responses)
+        controller.finish({"loss": 0.5})
+        controller.save(step)
+    run = controller.folder.path
+    assert len((run / METRICS).read_text().splitlines()) == 2
+    assert len(controller._history.pool) == 2 * 3 * 8
+
+    resumed = Controller(run, backend_version="test")
+    resumed.start(1)
+    try:
+        assert len((run / METRICS).read_text().splitlines()) == 1
+        assert len(resumed._history.pool) == 3 * 8
+    finally:
+        resumed.close()
+
+
+def test_the_executor_is_found_by_openrlhf_and_reduces_log_probabilities() -> None:
+    from openrlhf.trainer.ray.vllm_engine import _load_agent_executor
+
+    from dttrl.training.openrlhf.flags import EXECUTOR
+
+    asked: list[Any] = []
+
+    class Engine:
+        async def generate(self, ids: list[int], params: Any) -> Any:
+            asked.append((ids, params))
+            flat = SimpleNamespace(logprobs=[-1.0, -0.5, -1.5, -2.0, -1.0, -3.0])
+            output = SimpleNamespace(token_ids=[7, 8], finish_reason="length", logprobs=flat)
+            return SimpleNamespace(outputs=[output])
+
+    label = '{"id": "q", "prompt_ids": [1, 2], "k": 2}'
+    params = SimpleNamespace(logprobs=None, max_tokens=50)
+    agent = _load_agent_executor(str(EXECUTOR))
+    result = asyncio.run(agent.execute("text", label, params, 9, None, Engine()))
+    ids, used = asked[0]
+    assert ids == [1, 2]
+    assert (used.logprobs, used.max_tokens) == (2, 7)
+    assert result["observation_tokens"] == [1, 2, 7, 8]
+    assert result["action_ranges"] == [(2, 4)]
+    assert result["truncated"]
+    assert result["label"] == label
+    assert result["dttrl"]["statistics"][0] == pytest.approx([1.0, 2.0])
+    assert result["dttrl"]["statistics"][1] == pytest.approx([-1.0, -2.0])
