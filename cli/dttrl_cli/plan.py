@@ -68,7 +68,8 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
     parameters = count_parameters(
         open_tokenizer(config).place, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
-    found = estimate(config, parameters, len(splits["train"]), len(splits.get("heldout", ())))
+    answered = sum(question.answer is not None for split in splits.values() for question in split)
+    found = estimate(config, parameters, len(splits["train"]), answered)
     console.result(dump_config(config).rstrip())
     console.result("\n" + shlex.join(arguments) + "\n")
     parts = (
@@ -83,7 +84,7 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
     console.table(
         f"Memory of a GPU, {parameters:,} parameters, {where}; activations come on top",
         ["", "GiB"],
-        [[name, f"{size / _GIB:.2f}"] for name, size in parts],
+        [[name, _gib(size)] for name, size in parts],
     )
     console.result(f"vLLM takes {found.vllm_share:.0%} of the GPU while it samples, its weights included.")
     console.result(
@@ -97,3 +98,8 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
             "estimate": {**asdict(found), "training": found.training},
         }
     )
+
+
+def _gib(size: float) -> str:
+    gib = size / _GIB
+    return f"{gib:.1f}" if gib >= 1 else f"{gib:.2g}"

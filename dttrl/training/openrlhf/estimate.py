@@ -40,19 +40,20 @@ class Estimate:
         return self.weights + self.gradients + self.adam + self.reference
 
 
-def estimate(config: TrainConfig, parameters: int, questions: int, heldout: int = 0) -> Estimate:
+def estimate(config: TrainConfig, parameters: int, questions: int, answered: int) -> Estimate:
     """Return what a run of a model with ``parameters`` on ``questions`` needs.
 
     ZeRO divides over all GPUs the Adam states from stage 1, the gradients from stage 2, and the weights of
     the policy and the reference at stage 3. ``vllm_share`` is the share of a GPU that vLLM takes while
-    training sleeps; ``vllm_weights`` lies within it. ``most_tokens`` has every rollout at full length.
+    training sleeps; ``vllm_weights`` lies within it. ``answered`` counts the questions of all splits that have
+    gold answers, which are evaluated. ``most_tokens`` has every rollout at full length.
     """
     gpus, stage = world(config), config.zero_stage
     weights = parameters * _HALF / (gpus if stage == 3 else 1)
     steps = total_steps(config, questions)
     batch = min(config.questions_per_step, questions)
     evaluations = 2 if not config.eval_every else 1 + -(-steps // config.eval_every)
-    evaluated = evaluations * (questions + heldout) * config.eval_samples
+    evaluated = evaluations * answered * config.eval_samples
     rollouts = steps * batch * config.votes
     return Estimate(
         parameters=parameters,
