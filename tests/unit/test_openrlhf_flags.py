@@ -11,9 +11,10 @@ import pytest
 
 from dttrl.config import TrainConfig, load_config
 from dttrl.errors import InputError
-from dttrl.training.openrlhf.flags import Places, micro_batch, openrlhf_flags
+from dttrl.training.openrlhf.flags import TABLE, Places, micro_batch, openrlhf_flags
 
 QUICKSTART = Path(__file__).parents[2] / "data" / "quickstart" / "train.yaml"
+PAGE = QUICKSTART.parents[2] / "docs" / "openrlhf.md"
 MODEL = QUICKSTART.with_name("model")
 PLACES = Places(
     model=str(MODEL),
@@ -156,3 +157,23 @@ def test_a_folder_that_names_code_must_be_trusted(tmp_path: Path, name: str) -> 
         openrlhf_flags(config, places)
     assert str(error.value).startswith(str(tmp_path / name))
     assert openrlhf_flags(config.model_copy(update={"trust_remote_code": True}), places)
+
+
+def test_the_page_shows_the_table() -> None:
+    def ours(names: str) -> str:
+        shown = [
+            name.upper() if name in {"model", "questions"} else f"--{name.replace('_', '-')}"
+            for name in names.split(", ")
+        ]
+        return ", ".join(f"`{name}`" for name in shown) if names else "set by dttrl"
+
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    start = lines.index("| dttrl | OpenRLHF | paper |") + 2
+    wanted = [f"| {ours(row.ours)} | `{row.theirs}` | {row.paper} |" for row in TABLE]
+    assert lines[start : start + len(wanted)] == wanted
+    assert not lines[start + len(wanted)].startswith("|")
+
+
+def test_the_table_names_fields_that_there_are() -> None:
+    named = {name for row in TABLE if row.ours for name in row.ours.split(", ")}
+    assert named <= set(TrainConfig.model_fields)

@@ -45,8 +45,8 @@ def estimate(config: TrainConfig, parameters: int, questions: int, answered: int
 
     ZeRO divides over all GPUs the Adam states from stage 1, the gradients from stage 2, and the weights of
     the policy and the reference at stage 3. ``vllm_share`` is the share of a GPU that vLLM takes while
-    training sleeps; ``vllm_weights`` lies within it. ``answered`` counts the questions of all splits that have
-    gold answers, which are evaluated. ``most_tokens`` has every rollout at full length.
+    training sleeps; ``vllm_weights`` lies within it. ``answered`` counts the questions of all splits with
+    gold answers: those are evaluated. ``most_tokens`` has every rollout at full length.
     """
     gpus, stage = world(config), config.zero_stage
     weights = parameters * _HALF / (gpus if stage == 3 else 1)
