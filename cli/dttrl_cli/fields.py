@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 GIVEN = "given"
 PANELS = (
     "Model", "Questions", "Method", "Sampling", "vLLM", "Server", "Scoring", "Optimisation",
-    "Evaluation", "Run",
+    "OpenRLHF", "Evaluation", "Run",
 )  # fmt: skip
 """The order in which a help page shows the panels."""
 _SCALARS = (bool, int, float, str, Path)

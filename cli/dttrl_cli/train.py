@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dttrl.config import TrainConfig, load_config
+from dttrl.config import TrainConfig
 from dttrl_cli import options
 from dttrl_cli.console import Console, Progress, clock, interval, number, resumable
 from dttrl_cli.fields import settings
 from dttrl_cli.passing import AFTER_DASHES
+from dttrl_cli.plan import DryRun, Preset, resolve, show_plan
 
 if TYPE_CHECKING:
     from dttrl.analysis.accuracy import Accuracy, Estimate
@@ -44,6 +45,7 @@ def train(
         ),
     ] = None,
     config: options.Config = None,
+    preset: Preset = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -62,6 +64,7 @@ def train(
             help="If the run folder exists, delete the old one with all its checkpoints and start again.",
         ),
     ] = False,
+    dry_run: DryRun = False,
     quiet: options.Quiet = False,
     json_output: options.Json = False,
 ) -> None:
@@ -83,14 +86,18 @@ def train(
     if resume is not None:
         if overwrite:
             raise InputError("--resume goes on with a run and --overwrite deletes it; leave one of them out")
-        if named or config is not None:
+        if dry_run:
+            raise InputError("--dry-run shows a run before its start; leave out --resume or --dry-run")
+        if named or config is not None or preset is not None:
             raise InputError("--resume takes model, questions and folder from the run; leave the others out")
         finished = _resume(console, resume, given)
     else:
-        chosen = load_config(TrainConfig, config, given | named)
+        chosen = resolve(config, preset, given | named)
         extra = list(context.meta.get(AFTER_DASHES, ()))
         if extra and chosen.engine != "openrlhf":
             raise InputError(f"{extra[0]} after -- is for OpenRLHF; add --engine openrlhf, or leave it out")
+        if dry_run:
+            return show_plan(console, chosen, extra)
         finished = _train(console, chosen, extra, overwrite=overwrite)
     _finish(console, finished)
 
@@ -163,9 +170,8 @@ def _resume(console: Console, run: Path, given: Mapping[str, Any]) -> Path:
     from dttrl.errors import InputError
     from dttrl.training.loop import resume as resume_run
     from dttrl.training.openrlhf import launch
-    from dttrl.training.run_folder import find_config
 
-    engine = load_config(TrainConfig, find_config(run)).engine
+    engine = launch.engine_of(run)
     if engine == "openrlhf" and given:
         raise InputError("a run of --engine openrlhf is resumed as it was started; leave the options out")
     with resumable(lambda: _resume_hint(run)), console.progress("train", "steps") as progress:

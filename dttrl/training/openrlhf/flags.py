@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,7 @@ def openrlhf_flags(config: TrainConfig, places: Places, extra: Sequence[str] = (
 
     InputError for settings that OpenRLHF cannot follow, and for an extra flag that the table sets already.
     """
-    _check(config)
+    _check(config, places.model)
     given = {argument.split("=", 1)[0] for argument in extra if argument.startswith("--")}
     flags: list[str] = []
     for row in TABLE:
@@ -133,8 +134,10 @@ def openrlhf_flags(config: TrainConfig, places: Places, extra: Sequence[str] = (
     return flags + list(extra)
 
 
-def _check(config: TrainConfig) -> None:
+def _check(config: TrainConfig, model: str) -> None:
+    """Raise for what OpenRLHF cannot follow, or would follow less safely than asked."""
     find_method(config.method)
+    _check_code(config, Path(model))
     share, gpus = config.train_samples * config.questions_per_update, world(config)
     problems = {
         f"--k {config.k}: OpenRLHF's vLLM engines give at most {MAX_K} log-probabilities": config.k > MAX_K,
@@ -152,3 +155,19 @@ def _check(config: TrainConfig) -> None:
     for problem, wrong in problems.items():
         if wrong:
             raise InputError(problem)
+
+
+def _check_code(config: TrainConfig, model: Path) -> None:
+    """Raise for a model that may bring code: OpenRLHF loads every model with trust_remote_code on."""
+    if config.trust_remote_code:
+        return
+    if not model.is_dir():
+        raise InputError(
+            f"{config.model}: OpenRLHF runs code that a hub repository ships; add --trust-remote-code, or "
+            "download the model and give its folder"
+        )
+    for name in ("config.json", "tokenizer_config.json"):
+        if (path := model / name).is_file() and "auto_map" in json.loads(path.read_text(encoding="utf-8")):
+            raise InputError(
+                f"{path}: names code in auto_map, which OpenRLHF would run; add --trust-remote-code"
+            )
