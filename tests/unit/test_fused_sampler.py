@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+# Not importorskip: Triton must not be imported before its interpreter is chosen.
+if find_spec("triton") is None:
+    pytest.skip("needs Triton (nox -s kernels)", allow_module_level=True)
+
+# isort: split
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.settings import SamplingSettings

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch import Tensor
 
+# Not importorskip: Triton must not be imported before its interpreter is chosen.
+if find_spec("triton") is None:
+    pytest.skip("needs Triton (nox -s kernels)", allow_module_level=True)
+
+# isort: split
 from tests.triton_interpreter import DEVICE
 
 # isort: split

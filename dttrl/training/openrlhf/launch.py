@@ -13,6 +13,7 @@ from pathlib import Path
 
 import dttrl
 from dttrl.config import TrainConfig, dump_config, load_config
+from dttrl.config_file import read_fields
 from dttrl.errors import InputError, MissingDependencyError, WorkError
 from dttrl.locking import locked
 from dttrl.questions import Question
@@ -24,6 +25,7 @@ from dttrl.training.openrlhf.dataset import write_prompts
 from dttrl.training.openrlhf.flags import Places, openrlhf_flags
 from dttrl.training.openrlhf.versions import TESTED, openrlhf_version
 from dttrl.training.run_folder import (
+    CONFIG,
     LOCK,
     METRICS,
     check_inputs,
@@ -113,6 +115,12 @@ def check_openrlhf() -> str:
             f"pip install 'openrlhf=={TESTED}.2'"
         )
     return version
+
+
+def engine_of(run: Path) -> str:
+    """Return the engine of a run; ``local`` where the folder does not say."""
+    path = run / CONFIG
+    return str(read_fields(path).get("engine", "local")) if path.is_file() else "local"
 
 
 def last_step(run: Path) -> int:
