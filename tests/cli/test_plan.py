@@ -67,9 +67,10 @@ def test_what_would_be_refused_is_refused(
 def test_a_file_wins_over_a_preset_and_options_over_both(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump({"questions": "q.jsonl", "votes": 32, "learning-rate": 1e-6}))
-    config = resolve(path, "paper/qwen2.5-math-7b/amc", {"votes": 48})
+    config = resolve(path, "paper/qwen2.5-math-7b/amc", {"votes": 48, "episodes": 2})
     assert config.model == "Qwen/Qwen2.5-Math-7B"
-    assert (config.votes, config.learning_rate, config.episodes) == (48, 1e-6, 30)
+    assert (config.votes, config.learning_rate, config.episodes) == (48, 1e-6, 2)
+    assert (config.temperature, config.train_samples) == (1.0, 32)
 
 
 def test_an_unknown_preset(capsys: pytest.CaptureFixture[str]) -> None:
