@@ -17,7 +17,7 @@ def finished_rollout(
     query_id: str,
     sample_id: int,
     token_ids: NDArray[np.int32],
-    statistics_4T: NDArray[np.float32],
+    statistics_ST: NDArray[np.float32],
     finish_reason: FinishReason,
     *,
     decoder: TextDecoder,
@@ -28,8 +28,8 @@ def finished_rollout(
     """Return the rollout of ``token_ids``, which reach up to and with the end token.
 
     Its text is without special tokens and without the stop string; the end token begins where the text ends.
-    The statistics are confidence, log-probability, entropy and self-certainty; the last is left out where an
-    engine does not know it (NaN).
+    The statistics are confidence, log-probability, entropy and, where it is known, self-certainty: four rows
+    or three.
     """
     ended = finish_reason == "stop" and len(token_ids) > 0 and int(token_ids[-1]) in eos_ids
     text, offsets = decoder.decode(token_ids[:-1] if ended else token_ids)
@@ -37,7 +37,7 @@ def finished_rollout(
         text = stops.cut(text)
     if ended:
         offsets = np.append(offsets, np.int32(len(text)))
-    confidence, logprob, entropy, self_certainty = statistics_4T
+    confidence, logprob, entropy, *known = statistics_ST
     return Rollout(
         query_id=query_id,
         sample_id=sample_id,
@@ -48,6 +48,6 @@ def finished_rollout(
         token_confidence=confidence,
         token_logprob=logprob,
         token_entropy=entropy,
-        token_self_certainty=_NOTHING if bool(np.isnan(self_certainty).any()) else self_certainty,
+        token_self_certainty=known[0] if known else _NOTHING,
         step=step,
     )

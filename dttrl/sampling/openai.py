@@ -23,6 +23,7 @@ from dttrl.sampling.configured import prompt_metadata, prompt_text, sampling_set
 from dttrl.sampling.openai_client import Refused, Server, Session, open_server, streamed
 from dttrl.sampling.openai_replies import Reply, ReplyError, read_reply, to_rollout
 from dttrl.sampling.openai_tokens import Tokenized, tokenized
+from dttrl.sampling.opened import OpenedBackend
 from dttrl.sampling.settings import SamplingSettings
 
 Prompt = str | list[dict[str, str]]
@@ -49,19 +50,6 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class OpenedServer:
-    """A sampler that asks the server, and what the rollout file must say."""
-
-    sampler: OpenAISampler
-    k: int
-    metadata: Mapping[str, object]
-    notes: tuple[str, ...]
-    encode: Callable[[Question], Sequence[int]]
-    """The token ids of a prompt where they were asked for (``skip_long``), else none."""
-    context: int | None = None
-
-
-@dataclass(frozen=True)
 class _Served:
     """The model of a server, of which nothing but the name is known."""
 
@@ -69,7 +57,7 @@ class _Served:
     revision: None = None
 
 
-def open_openai(config: GenerateConfig, questions: Sequence[Question]) -> OpenedServer:
+def open_openai(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
     """Ask the configured server what it allows and return its sampler.
 
     InputError, one line each, for an address or key that is refused, a model that is not there, a server that
@@ -111,13 +99,14 @@ def open_openai(config: GenerateConfig, questions: Sequence[Question]) -> Opened
         "entropy": "topk",
         **prompt_metadata(config, _Served(config.model)),
     }
-    return OpenedServer(
+    return OpenedBackend(
         OpenAISampler(server, config.model, prompts, terms),
-        terms.k,
-        metadata,
-        tuple(notes),
+        # The token ids of a prompt where they were asked for (``skip_long``), else none.
         lambda question: prompt_tokens.ids.get(question.id, ()),
-        prompt_tokens.context,
+        metadata,
+        context=prompt_tokens.context,
+        k=terms.k,
+        notes=tuple(notes),
     )
 
 

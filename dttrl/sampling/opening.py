@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dttrl.config import GenerateConfig
 from dttrl.errors import InputError
 from dttrl.questions import Question
 from dttrl.sampling.backends import auto_backend
-from dttrl.sampling.base import Sampler
 from dttrl.sampling.configured import prompt_encoder, prompt_metadata, transformers_metadata
 from dttrl.sampling.context import positions
 from dttrl.sampling.fingerprint import model_files
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedBackend:
-    """A sampler with what its requests are made of and what its files must say of it."""
-
-    sampler: Sampler
-    encode: Callable[[Question], Sequence[int]]
-    """From a question to the token ids of its prompt."""
-    metadata: Mapping[str, object]
-    """The backend's and the model's part of the rollout file's metadata."""
-    files: str | None = None
-    """Identifies the files of a local model."""
-    context: int | None = None
-    """Tokens that a prompt and its completion may have together; None where that is not known."""
-    k: int | None = None
-    """Entries of a token's confidence, where the backend allows fewer than the configuration asks for."""
-    notes: tuple[str, ...] = ()
-    """What the user must know before sampling begins, a line each."""
+from dttrl.sampling.opened import OpenedBackend
 
 
 def open_backend(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
@@ -98,15 +79,7 @@ def _vllm(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBacken
 def _openai(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
     from dttrl.sampling.openai import open_openai
 
-    opened = open_openai(config, questions)
-    return OpenedBackend(
-        opened.sampler,
-        opened.encode,
-        opened.metadata,
-        context=opened.context,
-        k=opened.k,
-        notes=opened.notes,
-    )
+    return open_openai(config, questions)
 
 
 _OPENERS: dict[str, Callable[[GenerateConfig, Sequence[Question]], OpenedBackend]] = {

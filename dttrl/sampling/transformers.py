@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.context import check_asked, check_room
 from dttrl.sampling.decoding import Finished, Row, decode_batch
+from dttrl.sampling.finishing import finished_rollout
 from dttrl.sampling.forward import Forward
 from dttrl.sampling.fused.architecture import take_apart, triton_installed
 from dttrl.sampling.settings import SamplingSettings
@@ -115,25 +116,15 @@ class TransformersSampler:
         torch.clear_autocast_cache()
 
     def _rollout(self, row: Row, finished: Finished, stops: StopStrings | None) -> Rollout:
-        ids = finished.token_ids
-        ended = finished.finish_reason == "stop" and len(ids) > 0 and int(ids[-1]) in self._eos_ids
-        text, offsets = self._decoder.decode(ids[:-1] if ended else ids)
-        if stops is not None:
-            text = stops.cut(text)
-        if ended:
-            offsets = np.append(offsets, np.int32(len(text)))
-        confidence, logprob, entropy, self_certainty = finished.statistics
-        return Rollout(
-            query_id=row.request.query_id,
-            sample_id=row.sample_id,
-            text=text,
-            finish_reason=finished.finish_reason,
-            token_ids=ids,
-            token_offset=np.minimum(offsets, np.int32(len(text))),
-            token_confidence=confidence,
-            token_logprob=logprob,
-            token_entropy=entropy,
-            token_self_certainty=self_certainty,
+        return finished_rollout(
+            row.request.query_id,
+            row.sample_id,
+            finished.token_ids,
+            finished.statistics,
+            finished.finish_reason,
+            decoder=self._decoder,
+            eos_ids=self._eos_ids,
+            stops=stops,
             step=row.request.step,
         )
 
@@ -180,15 +171,7 @@ def _check(requests: Sequence[SampleRequest], settings: SamplingSettings, config
     positions = getattr(config, "max_position_embeddings", None)
     vocabulary = getattr(config, "vocab_size", None)
     for request in requests:
-        length = len(request.prompt_ids)
-        if length == 0:
-            raise InputError(
-                f"question {request.query_id!r}: the prompt has no tokens; there is nothing to continue"
-            )
-        if not request.sample_ids:
-            raise InputError(
-                f"question {request.query_id!r}: no samples were asked for (--n must be at least 1)"
-            )
+        check_asked(request)
         if (
             vocabulary is not None
             and not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocabulary
@@ -197,10 +180,5 @@ def _check(requests: Sequence[SampleRequest], settings: SamplingSettings, config
                 f"question {request.query_id!r}: token id {max(request.prompt_ids)} is outside the model's "
                 f"vocabulary of {vocabulary}; the tokenizer does not belong to this model"
             )
-        if positions is not None and length + settings.max_new_tokens > positions:
-            room = positions - length
-            advice = f"use --max-new-tokens {room} or less" if room > 0 else "shorten the prompt"
-            raise InputError(
-                f"question {request.query_id!r}: {length} prompt tokens and "
-                f"{settings.max_new_tokens} new ones exceed the model's {positions} positions; {advice}"
-            )
+        if positions is not None:
+            check_room(request, settings, positions, f"the model's {positions} positions")

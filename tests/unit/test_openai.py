@@ -15,8 +15,9 @@ from dttrl.sampling import openai_client
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.configured import configured_questions, sampling_settings
 from dttrl.sampling.generation import generate
-from dttrl.sampling.openai import OpenedServer, open_openai
-from dttrl.sampling.opening import OpenedBackend, open_backend
+from dttrl.sampling.openai import open_openai
+from dttrl.sampling.opened import OpenedBackend
+from dttrl.sampling.opening import open_backend
 from dttrl.schemas import ROLLOUTS
 from dttrl.tables import read_metadata, read_table
 from tests.fake_server import Fake, drawn, served
@@ -46,7 +47,7 @@ def configured(fake: Fake, tmp_path: Path, n: int = 3, **changes: Any) -> Genera
     return load_config(GenerateConfig, overrides=given | changes)
 
 
-def opened(config: GenerateConfig) -> OpenedServer:
+def opened(config: GenerateConfig) -> OpenedBackend:
     return open_openai(config, configured_questions(config))
 
 

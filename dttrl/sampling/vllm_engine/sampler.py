@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from dttrl.errors import InputError
+import numpy as np
+
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.context import check_asked, check_room
 from dttrl.sampling.finishing import finished_rollout
 from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.text import StopStrings, TextDecoder
@@ -72,11 +74,12 @@ class VllmSampler:
                     yield [rollouts[each] for each in request.sample_ids]
 
     def _rollout(self, request: SampleRequest, sample: int, done: Done, stops: StopStrings | None) -> Rollout:
+        unknown = bool(np.isnan(done.statistics[-1]).any())
         return finished_rollout(
             request.query_id,
             sample,
             done.token_ids,
-            done.statistics,
+            done.statistics[:-1] if unknown else done.statistics,
             done.finish_reason,
             decoder=self._decoder,
             eos_ids=self._eos_ids,
@@ -114,15 +117,7 @@ def _job(key: int, request: SampleRequest, sample: int, settings: SamplingSettin
 
 
 def _check(request: SampleRequest, settings: SamplingSettings, max_model_len: int | None) -> None:
-    length, question = len(request.prompt_ids), f"question {request.query_id!r}"
-    if length == 0:
-        raise InputError(f"{question}: the prompt has no tokens; there is nothing to continue")
-    if not request.sample_ids:
-        raise InputError(f"{question}: no samples were asked for (--samples must be at least 1)")
-    if max_model_len is not None and length + settings.max_new_tokens > max_model_len:
-        room = max_model_len - length
-        advice = f"use --max-new-tokens {room} or less" if room > 0 else "shorten the prompt"
-        raise InputError(
-            f"{question}: {length} prompt tokens and {settings.max_new_tokens} new ones exceed the context "
-            f"of {max_model_len}; {advice}, or pass --skip-long to leave such questions out"
-        )
+    check_asked(request)
+    if max_model_len is not None:
+        also = ", or pass --skip-long to leave such questions out"
+        check_room(request, settings, max_model_len, f"the context of {max_model_len}", also)

@@ -217,7 +217,8 @@ class Controller:
             query_id,
             sample_id,
             np.asarray(drawn["token_ids"], dtype=np.int32),
-            np.asarray(drawn["statistics"], dtype=np.float32),
+            # The engine gives the likeliest tokens alone, and self-certainty needs them all.
+            np.asarray(drawn["statistics"], dtype=np.float32)[:-1],
             drawn["finish_reason"],
             decoder=self._decoder,
             eos_ids=self._loaded.eos_ids,
