@@ -55,23 +55,22 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
     InputError for whatever would be refused when it is started.
     """
     from dttrl.errors import InputError
-    from dttrl.training.openrlhf.controller import open_tokenizer
     from dttrl.training.openrlhf.estimate import count_parameters, estimate
-    from dttrl.training.openrlhf.launch import command
+    from dttrl.training.openrlhf.launch import plan_run
     from dttrl.training.setup import absolute, read_splits
 
     if config.engine != "openrlhf":
         raise InputError("--dry-run shows the command of OpenRLHF; add --engine openrlhf, or leave it out")
     config = absolute(config)
     splits = read_splits(config)
-    arguments = command(config, extra, splits["train"])
+    plan = plan_run(config, extra, splits["train"])
     parameters = count_parameters(
-        open_tokenizer(config).place, revision=config.revision, trust_remote_code=config.trust_remote_code
+        plan.places.model, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
     answered = sum(question.answer is not None for split in splits.values() for question in split)
     found = estimate(config, parameters, len(splits["train"]), answered)
     console.result(dump_config(config).rstrip())
-    console.result("\n" + shlex.join(arguments) + "\n")
+    console.result("\n" + shlex.join(plan.command) + "\n")
     parts = (
         ("weights", found.weights),
         ("gradients", found.gradients),
@@ -94,7 +93,7 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
     console.data(
         {
             "config": config.model_dump(mode="json"),
-            "command": arguments,
+            "command": plan.command,
             "estimate": {**asdict(found), "training": found.training},
         }
     )

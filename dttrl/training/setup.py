@@ -31,6 +31,7 @@ from dttrl.scoring import ScoredQuestion
 from dttrl.training.evaluation import evaluation_settings, requests_of
 from dttrl.training.observer import Observer
 from dttrl.training.policy import Policy, UpdateSettings
+from dttrl.training.run_folder import check_inputs, check_run
 from dttrl.training.step import score_rollouts
 
 Splits = Mapping[str, list[Question]]
@@ -184,6 +185,19 @@ def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench
             **run_metadata(config),
         },
     )
+
+
+def prepare_run(config: TrainConfig, *, overwrite: bool) -> tuple[TrainConfig, Splits]:
+    """Check a new run before anything is loaded; return its settings with absolute paths, and its questions.
+
+    Raises :class:`OutputExistsError` where the folder exists and ``overwrite`` is not set, and
+    :class:`InputError` for inputs that lie in it and for questions that cannot be used.
+    """
+    check_run(config.run, overwrite=overwrite)
+    inputs = {"model": Path(config.model), "question file": config.questions}
+    check_inputs(config.run, inputs | ({"held-out file": config.heldout} if config.heldout else {}))
+    config = absolute(config)
+    return config, read_splits(config)
 
 
 def run_metadata(config: TrainConfig) -> dict[str, object]:

@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dttrl.config import TrainConfig, dump_config, load_config
 from dttrl.history import History
 from dttrl.methods import find_method
 from dttrl.training.openrlhf.controller import Controller
-from dttrl.training.openrlhf.dataset import prompt_row
-from dttrl.training.run_folder import create_run
-from dttrl.training.setup import read_splits
 from dttrl.training.signal import scored_batch, signal_settings
 from dttrl.training_signal import training_signal
+from tests.scale_run import drawn, make_run
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("openrlhf", reason="needs openrlhf 0.11 and vLLM (nox -s openrlhf-cpu)")
@@ -46,54 +43,11 @@ def flash_attn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    given = {
-        "model": str(QUICKSTART / "model"),
-        "questions": QUICKSTART / "questions.jsonl",
-        "template": "raw",
-        "region": "all",
-        "votes": 8,
-        "train_samples": 4,
-        "questions_per_step": 3,
-        "steps": 2,
-        "engine": "openrlhf",
-        "run": tmp_path / "run",
-    }
-    config = load_config(TrainConfig, None, given)
-    create_run(config.run, dump_config(config), read_splits(config), overwrite=False)
+    config = make_run(tmp_path / "run")
     opened = Controller(config.run, backend_version="test")
     opened.start(0)
     yield opened
     opened.close()
-
-
-def drawn(controller: Controller, random: np.random.Generator) -> list[dict[str, Any]]:
-    """Responses as the executor returns them: right and wrong answers with random statistics."""
-    tokenizer, found = controller._loaded.tokenizer, []
-    for question in controller.splits["train"][: controller.config.questions_per_step]:
-        text, label = prompt_row(question, controller.prompt_ids(question), controller.config.k)
-        prompt = list(controller.prompt_ids(question))
-        for _ in range(controller.config.votes):
-            answer = question.answer if random.random() < 0.5 else str(random.integers(100, 103))
-            written = "1" * int(random.integers(1, 9)) + f"\n\\boxed{{{answer}}}"
-            ids = tokenizer(written, add_special_tokens=False)["input_ids"]
-            statistics = np.full((4, len(ids)), random.normal(3, 1), np.float32)
-            found.append(
-                {
-                    "prompt": text,
-                    "label": label,
-                    "images": None,
-                    "mm_train_inputs": None,
-                    "observation_tokens": prompt + ids,
-                    "action_ranges": [(len(prompt), len(prompt) + len(ids))],
-                    "rollout_log_probs": None,
-                    "truncated": False,
-                    "reward": 0.0,
-                    "scores": 0.0,
-                    "extra_logs": {},
-                    "dttrl": {"token_ids": ids, "statistics": statistics, "finish_reason": "stop"},
-                }
-            )
-    return found
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

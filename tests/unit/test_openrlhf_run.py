@@ -6,41 +6,21 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dttrl.config import TrainConfig, dump_config, load_config
 from dttrl.errors import InputError, MissingDependencyError, WorkError
 from dttrl.training.openrlhf import launch
 from dttrl.training.openrlhf.controller import Controller
-from dttrl.training.openrlhf.dataset import prompt_row, question_id
-from dttrl.training.run_folder import METRICS, create_run
+from dttrl.training.openrlhf.dataset import question_id
+from dttrl.training.run_folder import METRICS
 from dttrl.training.setup import read_splits
+from tests.scale_run import drawn, make_run
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "data/quickstart"
-
-
-def make_run(folder: Path) -> TrainConfig:
-    given = {
-        "model": str(QUICKSTART / "model"),
-        "questions": QUICKSTART / "questions.jsonl",
-        "template": "raw",
-        "region": "all",
-        "votes": 8,
-        "train_samples": 4,
-        "questions_per_step": 3,
-        "steps": 2,
-        "engine": "openrlhf",
-        "run": folder,
-    }
-    config = load_config(TrainConfig, None, given)
-    create_run(folder, dump_config(config), read_splits(config), overwrite=False)
-    (folder / "openrlhf").mkdir()
-    (folder / "openrlhf/extra.json").write_text("[]")
-    return config
 
 
 @pytest.fixture
@@ -52,26 +32,13 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
     opened.close()
 
 
-def drawn(controller: Controller, random: np.random.Generator) -> tuple[list[str], list[dict[str, Any]]]:
-    """Labels and responses of a step as they come back from the engines."""
-    tokenizer, labels, responses = controller._loaded.tokenizer, [], []
-    for question in controller.splits["train"][: controller.config.questions_per_step]:
-        _, label = prompt_row(question, controller.prompt_ids(question), controller.config.k)
-        for _ in range(controller.config.votes):
-            answer = question.answer if random.random() < 0.5 else str(random.integers(100, 103))
-            ids = tokenizer(f"1\n\\boxed{{{answer}}}", add_special_tokens=False)["input_ids"]
-            statistics = np.full((4, len(ids)), random.normal(3, 1), np.float32)
-            labels.append(label)
-            responses.append({"dttrl": {"token_ids": ids, "statistics": statistics, "finish_reason": "stop"}})
-    return labels, responses
-
-
 def test_a_recorded_run_is_replayed_to_its_labels(controller: Controller) -> None:
     from dttrl_cli.app import main
 
     random = np.random.default_rng(1)
     for step in (1, 2):
-        labels, responses = drawn(controller, random)
+        responses = drawn(controller, random)
+        labels = [response["label"] for response in responses]
         trained = controller.label(step, labels, responses)
         assert len(trained) == 3 * 4
         assert len({t.place for t in trained}) == 3 * 4
@@ -88,7 +55,8 @@ def test_a_recorded_run_is_replayed_to_its_labels(controller: Controller) -> Non
 def test_rewards_and_places_belong_to_the_questions_also_when_they_come_in_another_order(
     controller: Controller,
 ) -> None:
-    labels, responses = drawn(controller, np.random.default_rng(2))
+    responses = drawn(controller, np.random.default_rng(2))
+    labels = [response["label"] for response in responses]
     first = {
         (question_id(labels[t.place]), t.place % 8): t[1:] for t in controller.label(1, labels, responses)
     }
@@ -101,7 +69,8 @@ def test_rewards_and_places_belong_to_the_questions_also_when_they_come_in_anoth
 
 
 def test_a_question_that_lost_rollouts_is_named(controller: Controller) -> None:
-    labels, responses = drawn(controller, np.random.default_rng(3))
+    responses = drawn(controller, np.random.default_rng(3))
+    labels = [response["label"] for response in responses]
     with pytest.raises(InputError, match=r"has 7 rollouts, not 8"):
         controller.label(1, labels[:-1], responses[:-1])
 
@@ -109,7 +78,8 @@ def test_a_question_that_lost_rollouts_is_named(controller: Controller) -> None:
 def test_a_resumed_run_goes_on_with_the_history_of_its_step(controller: Controller) -> None:
     random = np.random.default_rng(4)
     for step in (1, 2):
-        controller.label(step, *drawn(controller, random))
+        responses = drawn(controller, random)
+        controller.label(step, [response["label"] for response in responses], responses)
         controller.finish({})
         controller.save(step)
     assert len(controller._history.pool) == 2 * 3 * 8
@@ -127,7 +97,10 @@ def test_an_ending_before_the_last_step_says_how_to_go_on(
     config = make_run(tmp_path / "run")
     written = f"open({str(config.run / METRICS)!r}, 'a').write('{{\"step\": 1}}' + chr(10)); exit(3)"
     monkeypatch.setattr(launch, "check_openrlhf", lambda: "0.11.2")
-    monkeypatch.setattr(launch, "command", lambda *_: [sys.executable, "-c", written])
+    plan = replace(
+        launch.plan_run(config, [], read_splits(config)["train"]), command=[sys.executable, "-c", written]
+    )
+    monkeypatch.setattr(launch, "plan_run", lambda *_: plan)
     with pytest.raises(WorkError, match=r"ended after step 1 of 2 \(exit code 3\).*dttrl train --resume"):
         launch.resume(config.run)
 
@@ -140,3 +113,21 @@ def test_openrlhf_that_is_absent_or_too_new_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(launch, "openrlhf_version", lambda: "0.12.0")
     with pytest.raises(InputError, match=r"tested with OpenRLHF 0\.11\.x, and 0\.12\.0 is installed"):
         launch.check_openrlhf()
+
+
+def test_a_held_out_question_with_the_id_of_a_training_one_has_its_own_prompt(tmp_path: Path) -> None:
+    config = make_run(tmp_path / "run")
+    train = json.loads((config.run / "questions/train.jsonl").read_text().splitlines()[0])
+    other = train | {"prompt": "11+11?", "answer": "22"}
+    (config.run / "questions/heldout.jsonl").write_text(json.dumps(other) + "\n")
+    opened = Controller(config.run, backend_version="test")
+    try:
+        assert opened.rows(opened.splits["train"][:1])[0] == [train["prompt"]]
+        assert opened.evaluation_requests("heldout")[1] == ["11+11?"]
+        responses = drawn(opened, np.random.default_rng(5))
+        opened.start(0)
+        opened.label(1, [response["label"] for response in responses], responses)
+        assert opened._step is not None
+        assert train["prompt"] in {question.prompt for question in opened._step.questions}
+    finally:
+        opened.close()

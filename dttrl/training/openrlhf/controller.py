@@ -60,9 +60,10 @@ class Controller:
         self.config = config = load_config(TrainConfig, find_config(run), {"run": run})
         self.splits = read_questions_of(run)
         self.total = total_steps(config, len(self.splits["train"]))
-        self._by_id = {q.id: q for questions in self.splits.values() for q in questions}
+        self._by_id = {question.id: question for question in self.splits["train"]}
         self._loaded = open_tokenizer(config)
-        self._encode = prompt_encoder(config, self._loaded)
+        encode = prompt_encoder(config, self._loaded)
+        self._rows = {q: prompt_row(q, encode(q), config.k) for split in self.splits.values() for q in split}
         self._decoder = TextDecoder(self._loaded.tokenizer)
         self._grader = Grader(kind=config.kind)
         self._method = find_method(config.method)
@@ -108,10 +109,10 @@ class Controller:
         another number of rollouts than ``votes``.
         """
         started = time.perf_counter()
-        order = sorted(range(len(labels)), key=lambda i: question_id(labels[i]))  # stable: sample order stays
         groups: dict[str, list[int]] = {}
-        for i in order:
-            groups.setdefault(question_id(labels[i]), []).append(i)
+        for i, label in enumerate(labels):
+            groups.setdefault(question_id(label), []).append(i)
+        groups = dict(sorted(groups.items()))
         wrong = [name for name, places in groups.items() if len(places) != self.config.votes]
         if wrong:
             raise InputError(
@@ -169,15 +170,15 @@ class Controller:
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, **self._history.to_arrays())
 
-    def prompt_ids(self, question: Question) -> tuple[int, ...]:
-        """Return the token ids of a question's prompt."""
-        return self._encode(question)
+    def rows(self, questions: Sequence[Question]) -> tuple[list[str], list[str]]:
+        """Return texts and labels of questions, as OpenRLHF carries them through a rollout."""
+        found = [self._rows[question] for question in questions]
+        return [text for text, _ in found], [label for _, label in found]
 
     def evaluation_requests(self, split: str) -> tuple[list[Question], list[str], list[str]]:
         """Return the questions of a split that have gold answers, with their texts and labels."""
         graded = [q for q in self.splits.get(split, []) if q.answer is not None]
-        rows = [prompt_row(question, self._encode(question), self.config.k) for question in graded]
-        return graded, [text for text, _ in rows], [label for _, label in rows]
+        return graded, *self.rows(graded)
 
     def evaluated(
         self, step: int, split: str, questions: Sequence[Question], responses: Sequence[Sequence[Response]]

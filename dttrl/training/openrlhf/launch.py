@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import dttrl
@@ -28,18 +29,17 @@ from dttrl.training.run_folder import (
     CONFIG,
     LOCK,
     METRICS,
-    check_inputs,
-    check_run,
     create_run,
     find_config,
     read_questions_of,
     replace_text,
 )
 from dttrl.training.schedule import total_steps
-from dttrl.training.setup import absolute, read_splits
+from dttrl.training.setup import prepare_run
 
 LOG = "openrlhf.log"
 _FOLDER, _EXTRA = "openrlhf", "extra.json"
+_EVALUATIONS = "evaluations.parquet"
 _POLL_SECONDS = 1.0
 
 
@@ -55,35 +55,40 @@ def launch(
     ``extra`` are OpenRLHF's own flags. InputError for anything wrong before it starts, WorkError when
     OpenRLHF ends before its last step.
     """
-    check_run(config.run, overwrite=overwrite)
     check_openrlhf()
-    inputs = {"model": Path(config.model), "question file": config.questions}
-    check_inputs(config.run, inputs | ({"held-out file": config.heldout} if config.heldout else {}))
-    config = absolute(config)
-    splits = read_splits(config)
-    command(config, extra, splits["train"])  # refuses what cannot be run while nothing is written
+    config, splits = prepare_run(config, overwrite=overwrite)
+    plan = plan_run(config, extra, splits["train"])  # refuses what cannot be run while nothing is written
     create_run(config.run, dump_config(config), splits, overwrite=overwrite)
     folder = config.run / _FOLDER
     folder.mkdir()
     replace_text(folder / _EXTRA, json.dumps(list(extra)) + "\n")
-    return _run(config, extra, observer or Silent())
+    return _run(config, plan, splits["train"], observer or Silent())
 
 
 def resume(run: Path, *, observer: Observer | None = None) -> Path:
     """Continue an interrupted run from OpenRLHF's last checkpoint; a finished one is left as it is."""
     config = load_config(TrainConfig, find_config(run), {"run": run})
     check_openrlhf()
-    if (
-        last_step(run) >= total_steps(config, len(read_questions_of(run)["train"]))
-        and (run / "model").is_dir()
-    ):
+    questions = read_questions_of(run)["train"]
+    if last_step(run) >= total_steps(config, len(questions)) and (run / "model").is_dir():
         return run
-    extra = json.loads((run / _FOLDER / _EXTRA).read_text(encoding="utf-8"))
-    return _run(config, [str(flag) for flag in extra], observer or Silent())
+    extra = [str(flag) for flag in json.loads((run / _FOLDER / _EXTRA).read_text(encoding="utf-8"))]
+    return _run(config, plan_run(config, extra, questions), questions, observer or Silent())
 
 
-def command(config: TrainConfig, extra: Sequence[str], questions: Sequence[Question]) -> list[str]:
-    """Return the exact command that a run of these questions starts."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run starts, and what it was worked out from."""
+
+    command: list[str]
+    """The exact command."""
+    places: Places
+    encode: Callable[[Question], Sequence[int]]
+    """From a question to the token ids of its prompt."""
+
+
+def plan_run(config: TrainConfig, extra: Sequence[str], questions: Sequence[Question]) -> Plan:
+    """Return what a run of these questions starts; writes nothing."""
     loaded = open_tokenizer(config)
     encode = prompt_encoder(config, loaded)
     run = config.run.resolve()
@@ -95,7 +100,8 @@ def command(config: TrainConfig, extra: Sequence[str], questions: Sequence[Quest
         longest=max(len(encode(question)) for question in questions),
     )
     flags = openrlhf_flags(config, places, extra)
-    return [sys.executable, "-m", "dttrl.training.openrlhf.main", str(run), *flags]
+    command = [sys.executable, "-m", "dttrl.training.openrlhf.main", str(run), *flags]
+    return Plan(command, places, encode)
 
 
 def check_openrlhf() -> str:
@@ -128,17 +134,14 @@ def last_step(run: Path) -> int:
     return max((int(metrics["step"]) for metrics in _read_metrics(run / METRICS)), default=0)
 
 
-def _run(config: TrainConfig, extra: Sequence[str], observer: Observer) -> Path:
+def _run(config: TrainConfig, plan: Plan, questions: Sequence[Question], observer: Observer) -> Path:
     run = config.run
-    questions = read_questions_of(run)["train"]
-    arguments = command(config, extra, questions)
-    encode = prompt_encoder(config, open_tokenizer(config))
-    write_prompts(run / _FOLDER / "prompts.jsonl", questions, encode, config.k)
+    write_prompts(plan.places.dataset, questions, plan.encode, config.k)
     total = total_steps(config, len(questions))
     observer.start(config.model_copy(update={"steps": total}), run)
     with locked(run / LOCK, str(run)), (run / LOG).open("ab") as log:
         process = subprocess.Popen(
-            arguments,
+            plan.command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -163,20 +166,35 @@ def _run(config: TrainConfig, extra: Sequence[str], observer: Observer) -> Path:
 def _follow(process: subprocess.Popen[bytes], run: Path, observer: Observer, step: int) -> None:
     """Tell the observer of steps and evaluations as they are written, until the process ends."""
     evaluated = _evaluations(run)
+    stamps: dict[Path, tuple[int, int] | None] = {}
     while True:
         ended = process.poll() is not None
-        for metrics in _read_metrics(run / METRICS):
-            if int(metrics["step"]) > step:
-                step = int(metrics["step"])
-                observer.step(step, metrics)
-        now = _evaluations(run)
-        for (at, split), summary in now.items():
-            if (at, split) not in evaluated:
-                observer.evaluation(at, split, summary)
-        evaluated = now
+        if _changed(run / METRICS, stamps):
+            for metrics in _read_metrics(run / METRICS):
+                if int(metrics["step"]) > step:
+                    step = int(metrics["step"])
+                    observer.step(step, metrics)
+        if _changed(run / _EVALUATIONS, stamps):
+            now = _evaluations(run)
+            for (at, split), summary in now.items():
+                if (at, split) not in evaluated:
+                    observer.evaluation(at, split, summary)
+            evaluated = now
         if ended:
             return
         time.sleep(_POLL_SECONDS)
+
+
+def _changed(path: Path, stamps: dict[Path, tuple[int, int] | None]) -> bool:
+    """Whether a file is another than at the last call, or gone; ``stamps`` remembers. Read it afterwards."""
+    try:
+        status = path.stat()
+        stamp = status.st_mtime_ns, status.st_size
+    except FileNotFoundError:
+        stamp = None
+    changed = path not in stamps or stamps[path] != stamp
+    stamps[path] = stamp
+    return changed
 
 
 def _evaluations(run: Path) -> dict[tuple[int, str], dict[str, float | int]]:
@@ -185,7 +203,7 @@ def _evaluations(run: Path) -> dict[tuple[int, str], dict[str, float | int]]:
     from dttrl.schemas import EVALUATIONS
     from dttrl.tables import read_table
 
-    path = run / "evaluations.parquet"
+    path = run / _EVALUATIONS
     if not path.exists():
         return {}
     table = read_table(path, EVALUATIONS)

@@ -21,7 +21,6 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from dttrl.training.openrlhf.controller import Controller, Response
-from dttrl.training.openrlhf.dataset import prompt_row
 from dttrl.training.schedule import batch_indices
 
 ADVANTAGE = "dttrl_advantage"
@@ -60,9 +59,9 @@ class StepGenerator(SamplesGenerator):
         self.step += 1
         config, questions = self.controller.config, self.controller.splits["train"]
         chosen = batch_indices(self.step, len(questions), config.questions_per_step, seed=config.seed)
-        rows = [prompt_row(questions[i], self.controller.prompt_ids(questions[i]), config.k) for i in chosen]
+        texts, labels = self.controller.rows([questions[i] for i in chosen])
         started = time.perf_counter()
-        groups = self.responses([text for text, _ in rows], [label for _, label in rows], **generate_kwargs)
+        groups = self.responses(texts, labels, **generate_kwargs)
         self.seconds = time.perf_counter() - started
         experiences = []
         for response in (each for group in groups for each in group):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 
-TESTED = "0.11"
+from dttrl.sampling.backends import KNOWN
+
+TESTED = str(KNOWN["openrlhf"][0])
 """Series of OpenRLHF that was run; later ones rename flags and fields."""
 
 
