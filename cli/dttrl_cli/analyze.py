@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dttrl_cli import analyze_runs, options
+from dttrl_cli.analysis_outputs import check_outputs, write_outputs
 from dttrl_cli.console import Console, interval, number
 
 if TYPE_CHECKING:
@@ -49,15 +50,10 @@ def majority_ratio(
     accuracies are those of the evaluations, of the training questions and of the held-out ones, and are left
     out where no run has gold answers.
     """
-    from dttrl.analysis import frames, majority
+    from dttrl.analysis import majority
 
     console = Console(quiet=quiet, json_output=json_output)
-    if output is not None:
-        frames.check_output(output, overwrite=overwrite, inputs=runs)
-    if plot is not None:
-        from dttrl.analysis import figures
-
-        figures.check_figure(plot, overwrite=overwrite)
+    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
     groups = majority.group_runs([majority.read_run(run) for run in dict.fromkeys(runs)])
     table = majority.frame(groups)
     shown = [name for name in majority.MEASURES if any(group.knows(name) for group in groups)]
@@ -79,14 +75,9 @@ def majority_ratio(
         names = [majority.TITLES[name] for name in shown]
         title = group.label + (f", {len(group.runs)} runs: mean (lowest-highest)" if several else "")
         console.table(title, ["step", *(["runs"] if several else []), *names], rows)
-    if output is not None:
-        frames.write_frame(output, table, overwrite=overwrite)
-        console.result(f"Table: {output}")
-    if plot is not None:
-        from dttrl.analysis import figures
-
-        figures.save(figures.accuracy_majority(groups), plot, overwrite=overwrite)
-        console.result(f"Figure: {plot}")
+    write_outputs(
+        console, table, output, plot, lambda figures: figures.accuracy_majority(groups), overwrite=overwrite
+    )
     console.data(table.to_pylist())
 
 
@@ -115,21 +106,17 @@ def accuracy(
     json_output: options.Json = False,
 ) -> None:
     """Average accuracy (avg@n), majority vote (maj@n) and pass@k, with 95 % intervals over questions."""
-    from dttrl.analysis import frames
     from dttrl.analysis.measured import measure_paths, measured_frame
 
     console = Console(quiet=quiet, json_output=json_output)
-    if output is not None:
-        frames.check_output(output, overwrite=overwrite, inputs=paths)
+    check_outputs(output, None, overwrite=overwrite, inputs=paths)
     with console.progress("accuracy", "questions") as progress:
         measured = measure_paths(
             paths, ks=k, kind=kind, all_steps=all_steps, repeats=repeats, seed=seed, progress=progress.update
         )
     _show_accuracy(console, measured)
     table = measured_frame(measured)
-    if output is not None:
-        frames.write_frame(output, table, overwrite=overwrite)
-        console.result(f"Table: {output}")
+    write_outputs(console, table, output, overwrite=overwrite)
     console.data(table.to_pylist())
 
 
@@ -167,16 +154,10 @@ def budget_scaling(
 
     Each budget is drawn without replacement from the saved samples; all methods vote on the same draws.
     """
-    from dttrl.analysis import frames
     from dttrl.analysis.budget import PAPER_METHODS, budget_frame, budget_table, read_benchmark
 
     console = Console(quiet=quiet, json_output=json_output)
-    if output is not None:
-        frames.check_output(output, overwrite=overwrite, inputs=paths)
-    if plot is not None:
-        from dttrl.analysis import figures
-
-        figures.check_figure(plot, overwrite=overwrite)
+    check_outputs(output, plot, overwrite=overwrite, inputs=paths)
     methods = method or PAPER_METHODS
     benchmarks = [read_benchmark(path, methods=methods, kind=kind) for path in dict.fromkeys(paths)]
     with console.progress("budget-scaling", "votes") as progress:
@@ -188,14 +169,9 @@ def budget_scaling(
         console.note(f"dttrl: {text}")
     _show_budget(console, table.cells)
     frame = budget_frame(table)
-    if output is not None:
-        frames.write_frame(output, frame, overwrite=overwrite)
-        console.result(f"Table: {output}")
-    if plot is not None:
-        from dttrl.analysis import figures
-
-        figures.save(figures.budget_panels(table.cells), plot, overwrite=overwrite)
-        console.result(f"Figure: {plot}")
+    write_outputs(
+        console, frame, output, plot, lambda figures: figures.budget_panels(table.cells), overwrite=overwrite
+    )
     console.data({"cells": frame.to_pylist(), "notes": table.notes})
 
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dttrl_cli import options
+from dttrl_cli.analysis_outputs import check_outputs, write_outputs
 from dttrl_cli.console import Console, interval, number
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dttrl.analysis.accuracy import Estimate
     from dttrl.analysis.comparison import ComparisonRow
     from dttrl.analysis.label_quality import LabelQuality
@@ -59,7 +58,7 @@ def distribution_shift(
     from dttrl.analysis.grouping import group_folders
 
     console = Console(quiet=quiet, json_output=json_output)
-    _check(output, plot, overwrite=overwrite, inputs=runs)
+    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
     curves = [
         shift.shift_curve(group, size=block, tolerance=tolerance, seed=seed, repeats=repeats)
         for group in group_folders(runs)
@@ -80,7 +79,11 @@ def distribution_shift(
             ["steps", "n", "mean", "std", *names, "shift", "shift / std", "distance / std"],
             rows,
         )
-    _finish(console, shift.shift_frame(curves), output, plot, overwrite, "shift_panels", curves)
+    table = shift.shift_frame(curves)
+    write_outputs(
+        console, table, output, plot, lambda figures: figures.shift_panels(curves), overwrite=overwrite
+    )
+    console.data(table.to_pylist())
 
 
 def labels(
@@ -102,7 +105,7 @@ def labels(
     from dttrl.analysis.grouping import group_folders
 
     console = Console(quiet=quiet, json_output=json_output)
-    _check(output, plot, overwrite=overwrite, inputs=runs)
+    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
     with console.progress("labels", "questions") as progress:
         measured = [
             label_quality.label_quality(group, size=block, bins=bins, progress=progress.update)
@@ -110,14 +113,16 @@ def labels(
         ]
     for quality in measured:
         _show_labels(console, quality)
-    _finish(
-        console, label_quality.quality_frame(measured), output, plot, overwrite, "label_panels", measured,
-        calibration=[
-            {"questions": q.group.questions, "start": q.group.start, "method": q.group.label, **vars(row)}
-            for q in measured
-            for row in q.calibration
-        ],
-    )  # fmt: skip
+    table = label_quality.quality_frame(measured)
+    write_outputs(
+        console, table, output, plot, lambda figures: figures.label_panels(measured), overwrite=overwrite
+    )
+    calibration = [
+        {"questions": q.group.questions, "start": q.group.start, "method": q.group.label, **vars(row)}
+        for q in measured
+        for row in q.calibration
+    ]
+    console.data({"rows": table.to_pylist(), "calibration": calibration})
 
 
 def confidence(
@@ -156,7 +161,7 @@ def confidence(
     from dttrl.errors import InputError
 
     console = Console(quiet=quiet, json_output=json_output)
-    _check(output, plot, overwrite=overwrite, inputs=runs)
+    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
     unknown = [name for name in measure or () if name not in get_args(Measure)]
     if unknown:
         raise InputError(f"--measure {unknown[0]}: not one of {', '.join(get_args(Measure))}")
@@ -185,7 +190,10 @@ def confidence(
             rows,
         )
     frame = confidence_quality.separation_frame(found)
-    _finish(console, frame, output, plot, overwrite, "separation_panels", found)
+    write_outputs(
+        console, frame, output, plot, lambda figures: figures.separation_panels(found), overwrite=overwrite
+    )
+    console.data(frame.to_pylist())
 
 
 def compare(
@@ -216,7 +224,7 @@ def compare(
     from dttrl.errors import InputError
 
     console = Console(quiet=quiet, json_output=json_output)
-    _check(output, plot, overwrite=overwrite, inputs=runs)
+    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
     groups = group_folders(runs)
     rows = comparison.compare(groups, baseline=baseline, repeats=repeats, seed=seed)
     splits = list(dict.fromkeys(row.split for row in rows))
@@ -226,7 +234,11 @@ def compare(
     if len(groups) > 1 and all(math.isnan(row.against.value) for row in rows):
         console.note(f"dttrl: no other run shares questions and start with one called {baseline!r}")
     _show_comparison(console, rows, baseline)
-    _finish(console, comparison.comparison_frame(rows), output, plot, overwrite, "comparison_panels", rows)
+    table = comparison.comparison_frame(rows)
+    write_outputs(
+        console, table, output, plot, lambda figures: figures.comparison_panels(rows), overwrite=overwrite
+    )
+    console.data(table.to_pylist())
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -318,40 +330,3 @@ def _signed(estimate: Estimate) -> str:
     if math.isnan(estimate.value):
         return "-"
     return f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f})"
-
-
-def _check(output: Path | None, plot: Path | None, *, overwrite: bool, inputs: Sequence[Path]) -> None:
-    """Raise before any work for outputs that could not be written."""
-    if output is not None:
-        from dttrl.analysis import frames
-
-        frames.check_output(output, overwrite=overwrite, inputs=inputs)
-    if plot is not None:
-        from dttrl.analysis import figures
-
-        figures.check_figure(plot, overwrite=overwrite)
-
-
-def _finish(
-    console: Console,
-    table: pa.Table,
-    output: Path | None,
-    plot: Path | None,
-    overwrite: bool,
-    draw: str,
-    drawn: Sequence[object],
-    **more: object,
-) -> None:
-    """Write table and figure where asked for, and print the JSON: the rows, or an object with ``more``."""
-    if output is not None:
-        from dttrl.analysis import frames
-
-        frames.write_frame(output, table, overwrite=overwrite)
-        console.result(f"Table: {output}")
-    if plot is not None:
-        from dttrl.analysis import figures
-
-        figures.save(getattr(figures, draw)(drawn), plot, overwrite=overwrite)
-        console.result(f"Figure: {plot}")
-    rows = table.to_pylist()
-    console.data({"rows": rows, **more} if more else rows)
