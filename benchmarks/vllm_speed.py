@@ -1,7 +1,7 @@
 """vLLM with and without token statistics, in one run and with one engine.
 
     python benchmarks/vllm_speed.py --model PATH [--sequences 512] [--tokens 512] [--max-model-len 1024]
-    python benchmarks/vllm_speed.py --model PATH --replicas 4 [--sequences 2048]
+    python benchmarks/vllm_speed.py --model PATH --replicas 1,2,4 [--sequences 512]
     python benchmarks/vllm_speed.py --model tiny --long 64x32768
 
 The first compares, with the end of text ignored so that every sequence has exactly ``--tokens`` tokens:
@@ -16,7 +16,7 @@ The first compares, with the end of text ignored so that every sequence has exac
 as many sequences with fewer tokens if ``--slow-tokens`` says so. Memory is the peak of the resident memory of
 this process and its children above what it was before, by the tokens of the run; the engine's own memory is
 allocated earlier.
-The second form measures one engine and N engines on N times the work. The third measures host memory for one
+The second form measures N engines on N times the work, for every N. The third measures host memory for one
 question with many long rollouts; a model whose context is too short is told otherwise, which makes its text
 nonsense and its speed and memory real. ``--model tiny`` is a random one-layer Llama. One JSON object is
 printed at the end.
@@ -118,7 +118,7 @@ def main() -> None:
             arguments.model = tiny(Path(folder) / "tiny", max(arguments.max_model_len, needed(arguments)))
         if arguments.long:
             result = long_question(arguments)
-        elif arguments.replicas > 1:
+        elif arguments.replicas:
             result = scaling(arguments)
         else:
             result = compare(arguments)
@@ -144,7 +144,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--graphs", action="store_true", help="CUDA graphs, no compilation: starts sooner")
     parser.add_argument("--in-process", action="store_true", help="the engine in this process")
     parser.add_argument("--own-process", action="store_true", help="the engine in a process of its own")
-    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--replicas", metavar="N,N", help="compare so many engines; the first is the measure")
     parser.add_argument("--long", metavar="NxT", help="N rollouts of T tokens of one question")
     return parser.parse_args()
 
@@ -270,14 +270,14 @@ def measure(
 
 
 def scaling(arguments: argparse.Namespace) -> dict[str, object]:
-    """One engine on the work, and N engines on N times the work, all of them Ray actors."""
+    """N engines on N times the work, all of them Ray actors, for several N."""
     from dttrl.sampling.vllm_engine.replicas import Replicas
 
     on_gpu = on_gpus()
     vocabulary = vocabulary_of(arguments)
-    report: dict[str, object] = {"benchmark": "replicas", **setting(arguments)}
+    counts = [int(count) for count in arguments.replicas.split(",")]
     speeds: dict[int, float] = {}
-    for count in (1, arguments.replicas):
+    for count in counts:
         began = time.perf_counter()
         fleet = Replicas(engine_settings(arguments, "engine"), count, gpus=on_gpu)
         started = time.perf_counter() - began
@@ -296,9 +296,12 @@ def scaling(arguments: argparse.Namespace) -> dict[str, object]:
         speeds[count] = round(best, 1)
         fleet.close()
         time.sleep(5)  # until the memory of the killed processes is free
-    report["tokens_per_second"] = speeds
-    report["scaling"] = round(speeds[arguments.replicas] / speeds[1], 3)
-    return report
+    return {
+        "benchmark": "replicas",
+        **setting(arguments),
+        "tokens_per_second": speeds,
+        "scaling": {count: round(speeds[count] / speeds[counts[0]], 3) for count in counts},
+    }
 
 
 def long_question(arguments: argparse.Namespace) -> dict[str, object]:

@@ -21,6 +21,7 @@ from tests.triton_interpreter import DEVICE
 # isort: split
 from dttrl.sampling.fused.choice_kernels import Chooser
 from dttrl.sampling.fused.kernels import add_norm, attend, gate
+from dttrl.sampling.fused.logit_kernels import draw, observe
 
 
 def noise(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -127,3 +128,30 @@ def test_tokens_and_statistics_are_those_of_the_plain_path(
     expected = torch.empty(4, rows, device=DEVICE)
     token_statistics(logprob, logprob.exp(), expected_token, k, expected)
     torch.testing.assert_close(numbers_out[t], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [24, 4096, 9000])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_tokens_and_statistics_of_another_engines_logits(size: int, dtype: torch.dtype) -> None:
+    """The logits are the first columns of wider ones, as an engine leaves them that pads its vocabulary."""
+    rows, k = 6, 20
+    logits = (noise(rows, size + 40) * 5).to(dtype)
+    logits[0] = logits[0].round()
+    logits[-1, ::3] = -torch.inf
+    logits = logits[:, :size]
+    assert not logits.is_contiguous()
+    uniform = torch.rand(rows, generator=torch.Generator().manual_seed(5)).to(DEVICE)
+    logprob = logits.float().log_softmax(-1)
+    expected_token = choose(logits.float(), logprob.exp(), uniform, SamplingSettings())
+    token = draw(logits, uniform)
+    assert token.tolist() == expected_token.tolist()
+    expected, found = torch.empty(4, rows, device=DEVICE), torch.empty(4, rows, device=DEVICE)
+    token_statistics(logprob, logprob.exp(), token, k, expected)
+    observe(logits, token.int(), k, found)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_row_without_a_token_reads_nothing_outside() -> None:
+    found = torch.empty(4, 2, device=DEVICE)
+    observe(noise(2, 64), torch.tensor([-1, 2**30], dtype=torch.int32, device=DEVICE), 20, found)
+    assert found.isfinite().all()

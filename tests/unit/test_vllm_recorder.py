@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from dttrl.rng import derive
 from dttrl.sampling.statistics import token_statistics
 from dttrl.sampling.vllm_engine.recorder import Recorder, tokens_of
+from dttrl.sampling.vllm_engine.rows import observe
 from dttrl.sampling.vllm_engine.uniforms import Uniforms
 
 VOCABULARY, K = 11, 3
@@ -97,12 +99,16 @@ def test_what_is_sampled_after_the_hand_over_is_not_kept(sequences: Sequences) -
     assert [len(table) for table in recorder.take(["r1", "r0"])] == [3, 0]
 
 
-def test_rows_are_computed_in_pieces_where_the_vocabulary_is_large(sequences: Sequences) -> None:
-    recorder = Recorder(K, chunk_entries=2 * VOCABULARY)
-    for place in range(3):
-        sequences.step(recorder, [(row, place, True) for row in range(4)])
-    for row in range(4):
-        sequences.check(recorder, row, 3)
+def test_rows_are_computed_in_pieces_where_the_vocabulary_is_large() -> None:
+    logits, token = torch.randn(7, VOCABULARY), torch.arange(7)
+    whole, pieces = torch.empty(4, 7), torch.empty(4, 7)
+    observe(logits, token, K, whole)
+    observe(logits, token, K, pieces, chunk_entries=2 * VOCABULARY)
+    torch.testing.assert_close(pieces, whole)
+
+
+def at(uniforms: Uniforms, names: list[str], places: list[int]) -> NDArray[np.float32]:
+    return uniforms.at(names, uniforms.slots(names), np.array(places, dtype=np.int32))
 
 
 def test_uniform_numbers_are_those_of_the_stream_at_any_place() -> None:
@@ -116,7 +122,7 @@ def test_uniform_numbers_are_those_of_the_stream_at_any_place() -> None:
         uniforms.add(name, stream)
     # Forwards, over a block's end, back (a preempted request), and far ahead.
     for places in ([0, 1, 2], [63, 64, 65], [10, 130, 199], [190, 5, 0]):
-        found = uniforms.at(list(streams), np.array(places, dtype=np.int32))
+        found = at(uniforms, list(streams), places)
         assert found.tolist() == [expected[name][place] for name, place in zip(streams, places, strict=True)]
 
 
@@ -124,8 +130,8 @@ def test_forgotten_requests_are_introduced_again_with_the_same_numbers() -> None
     uniforms = Uniforms()
     for number in range(5000):
         uniforms.add(f"r{number}", (0, 0, "q", f"sample:{number}"))
-    first = uniforms.at(["r0", "r4999"], np.array([70, 3], dtype=np.int32))
+    first = at(uniforms, ["r0", "r4999"], [70, 3])
     uniforms.keep(["r4999"])
     assert not uniforms.knows("r0")
     uniforms.add("r0", (0, 0, "q", "sample:0"))
-    assert uniforms.at(["r0", "r4999"], np.array([70, 3], dtype=np.int32)).tolist() == first.tolist()
+    assert at(uniforms, ["r0", "r4999"], [70, 3]).tolist() == first.tolist()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +15,9 @@ from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.models import TokenizerFiles, load_tokenizer
 from dttrl.sampling.settings import SamplingSettings
-from dttrl.sampling.vllm_engine.jobs import Done, Fleet, Job
+from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Fleet, Job, Stream
 from dttrl.sampling.vllm_engine.reduction import row_statistics
-from dttrl.sampling.vllm_engine.replicas import questions, share_of
+from dttrl.sampling.vllm_engine.replicas import Replicas, questions, share_of
 from dttrl.sampling.vllm_engine.sampler import OneEngine, VllmSampler
 from tests.tiny import CHARACTERS, write_model
 
@@ -140,9 +143,71 @@ def test_statistics_from_returned_logprobs_leave_missing_entries_out() -> None:
     assert np.isnan(found[3]).all()
 
 
-def test_engines_share_what_waits_and_lost_questions_are_named() -> None:
-    from dttrl.sampling.vllm_engine.jobs import Stream
+class FakeRay:
+    """Actors that answer at once, in the order in which they were asked."""
 
+    exceptions = SimpleNamespace(RayTaskError=LookupError, RayError=ArithmeticError)
+
+    def __init__(self, room: int) -> None:
+        self.engines: list[FakeEngine] = []
+        self.given: list[list[int]] = []
+        self._room = room
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"GPU": 8.0}
+
+    def remote(self, actor: type) -> FakeRay:
+        return self
+
+    def options(self, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(remote=self._start)
+
+    def _start(self, settings: EngineSettings) -> SimpleNamespace:
+        engine, number = FakeEngine(self._room), len(self.engines)
+        self.engines.append(engine)
+        self.given.append([])
+
+        def advance(jobs: list[Job], settings: SamplingSettings) -> list[list[Done]]:
+            self.given[number].append(len(jobs))
+            return [engine.advance(jobs, settings)]
+
+        return SimpleNamespace(
+            advance=SimpleNamespace(remote=lambda *a: Call(advance(*a)[0])),
+            capacity=SimpleNamespace(remote=lambda: Call(engine.capacity)),
+            clear=SimpleNamespace(remote=lambda: None),
+        )
+
+    def get(self, call: Call) -> object:
+        return call.value
+
+    def wait(self, calls: list[Call], num_returns: int) -> tuple[list[Call], list[Call]]:
+        return calls[:1], calls[1:]
+
+
+@dataclass(eq=False)
+class Call:
+    value: object
+
+
+@pytest.mark.parametrize(
+    ("jobs", "room", "first"), [(32, 100, [8] * 4), (10, 100, [3, 3, 2, 2]), (32, 5, [5] * 4)]
+)
+def test_engines_begin_with_equal_shares(
+    monkeypatch: pytest.MonkeyPatch, jobs: int, room: int, first: list[int]
+) -> None:
+    ray = FakeRay(room)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    fleet = Replicas(EngineSettings("model", "model"), 4)
+    work = [Job(i, (1,), Stream(0, 0, "q", "sample:1")) for i in range(jobs)]
+    done = [each.key for part in fleet.run(work, SamplingSettings()) for each in part]
+    assert sorted(done) == list(range(jobs))
+    assert [given[0] for given in ray.given] == first
+
+
+def test_engines_share_what_waits_and_lost_questions_are_named() -> None:
     assert [share_of(n, 4) for n in (0, 1, 8, 9)] == [0, 1, 2, 3]
     jobs = [Job(i, (1,), Stream(0, 0, f"q{i // 2}", "sample:0")) for i in range(14)]
     assert questions(jobs) == "q0, q1, q2, q3, q4 and 2 more"

@@ -1,8 +1,6 @@
 """Triton kernels that turn the logits of a step into tokens and token statistics without leaving the device.
 
-Two launches: one reads every logit once, a block of the vocabulary a program, and leaves sums a block and the
-largest logit of every 64; the other combines them a row, finds the token's block from the sums and its place
-from that block alone, and takes the largest logits one by one from the runs of 64 that hold them.
+Two launches: the pass over the logits, and one that chooses a token a row and writes its statistics.
 """
 
 from __future__ import annotations
@@ -12,56 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-RUN = 64
-BLOCK = 4096
-_SUMS = 5
-
-
-@triton.jit
-def _summarise(logits, sums, largest, size, blocks, inverse_temperature, RUN: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0).to(tl.int64)
-    block = tl.program_id(1)
-    run = tl.arange(0, 64)
-    place = block * 64 * RUN + run[:, None] * RUN + tl.arange(0, RUN)[None, :]
-    inside = place < size
-    x = tl.load(logits + row * size + place, mask=inside, other=float("-inf")).to(tl.float32)
-    top_of_run = tl.max(x, 1)
-    tl.store(largest + (row * blocks + block) * 64 + run, top_of_run)
-    top = tl.max(top_of_run, 0)
-    finite_top = tl.where(top == float("-inf"), 0.0, top)
-    difference = tl.where(x == float("-inf"), 0.0, x - finite_top)
-    weight = tl.where(x == float("-inf"), 0.0, tl.exp(difference))
-    at = sums + (row * blocks + block) * 5
-    tl.store(at, top)
-    tl.store(at + 1, tl.sum(tl.sum(weight, 1), 0))
-    tl.store(at + 2, tl.sum(tl.sum(weight * difference, 1), 0))
-    tl.store(at + 3, tl.sum(tl.sum(tl.where(inside, x, 0.0), 1), 0))
-    warm = tl.where(x == float("-inf"), 0.0, tl.exp(difference * inverse_temperature))
-    tl.store(at + 4, tl.sum(tl.sum(warm, 1), 0))
-
-
-@triton.jit
-def _sum_of_largest(logits, largest, top, size, count, k, RUN: tl.constexpr, RUNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sum of (logit - top) over the k largest of a row, and how many of them are finite (float32).
-
-    Equal logits are taken together: at most k rounds, each a look into the one run that holds the value.
-    """
-    NONE: tl.constexpr = 1 << 30
-    runs = tl.arange(0, RUNS)
-    best = tl.load(largest + runs, mask=runs < count, other=float("-inf"))
-    value = top
-    left = tl.full([], 0, tl.int32) + k
-    gathered = tl.full([], 0.0, tl.float32)
-    while (left > 0) & (value > float("-inf")):
-        holder = tl.min(tl.where(best == value, runs, NONE), 0)
-        place = holder * RUN + tl.arange(0, RUN)
-        y = tl.load(logits + place, mask=place < size, other=float("-inf")).to(tl.float32)
-        taken = tl.minimum(tl.sum((y == value).to(tl.int32), 0), left)
-        gathered += taken.to(tl.float32) * (value - top)
-        left -= taken
-        best = tl.where(runs == holder, tl.max(tl.where(y < value, y, float("-inf")), 0), best)
-        value = tl.max(best, 0)
-    return gathered, (tl.full([], 0, tl.int32) + k - left).to(tl.float32)
+from dttrl.sampling.fused.row_kernels import Summary, place_of, write_statistics
 
 
 @triton.jit
@@ -86,64 +35,20 @@ def _choose(  # type: ignore[no-untyped-def]
     GREEDY: tl.constexpr,
     STATISTICS: tl.constexpr,
 ):
-    NONE: tl.constexpr = 1 << 30
-    BLOCK: tl.constexpr = 64 * RUN
     row = tl.program_id(0).to(tl.int64)
     t = tl.load(step)
-    index = tl.arange(0, BLOCKS)
-    there = index < blocks
-    at = sums + (row * blocks + index) * 5
-    top_B = tl.load(at, mask=there, other=float("-inf"))
-    top = tl.max(top_B, 0)
-    difference_B = tl.where(top_B == float("-inf"), 0.0, top_B - top)
-    alive_B = there & (top_B > float("-inf"))
-    # Which block holds the token, and what weight comes before that block.
-    if GREEDY:
-        block = tl.min(tl.where(there & (top_B == top), index, NONE), 0)
-        before = 0.0
-        target = 0.0
-    else:
-        warm_B = tl.load(at + 4, mask=there, other=0.0)
-        weight_B = tl.where(alive_B, warm_B * tl.exp(difference_B * inverse_temperature), 0.0)
-        cumulative_B = tl.cumsum(weight_B, 0)
-        target = tl.load(uniform + t * rows + row) * tl.max(cumulative_B, 0)
-        block = tl.min(tl.where((cumulative_B > target) & (weight_B > 0), index, NONE), 0)
-        before = tl.max(tl.where(index < block, cumulative_B, 0.0), 0)
-    block = tl.minimum(block, blocks - 1)
-    place = tl.arange(0, BLOCK)
-    inside = block * BLOCK + place < size
-    x = tl.load(logits + row * size + block * BLOCK + place, mask=inside, other=float("-inf")).to(tl.float32)
-    if GREEDY:
-        chosen = tl.min(tl.where(x == top, place, NONE), 0)
-    else:
-        weight = tl.where(x > float("-inf"), tl.exp((x - top) * inverse_temperature), 0.0)
-        cumulative = before + tl.cumsum(weight, 0)
-        last = tl.max(tl.where(weight > 0, place, 0), 0)
-        chosen = tl.min(tl.where((cumulative > target) & (weight > 0), place, NONE), 0)
-        # By rounding the block's own sum may end just under the target.
-        chosen = tl.minimum(chosen, last)
-    # The bound is for logits that are not numbers.
-    chosen = tl.minimum(chosen, tl.minimum(BLOCK, size - block * BLOCK) - 1)
-    answer = block * BLOCK + chosen
+    own_logits = logits + row * size
+    own_sums = sums + row * blocks * 5
+    number = 0.0 if GREEDY else tl.load(uniform + t * rows + row)
+    answer = place_of(own_logits, own_sums, number, size, blocks, inverse_temperature, RUN, BLOCKS, GREEDY)
     tl.store(token + row, answer.to(tl.int64))
     tl.store(tokens_out + t * rows + row, answer.to(tl.int64))
     tl.store(position + row, tl.load(position + row) + 1)
     if STATISTICS:
-        fade_B = tl.exp(difference_B)
-        sum_B = tl.load(at + 1, mask=alive_B, other=0.0) * fade_B
-        mean_B = tl.load(at + 2, mask=alive_B, other=0.0) * fade_B + sum_B * difference_B
-        total = tl.sum(sum_B, 0)
-        log_total = tl.log(total)
-        plain = tl.sum(tl.load(at + 3, mask=there, other=0.0), 0) / size
-        gathered, finite = _sum_of_largest(
-            logits + row * size, largest + row * blocks * 64, top, size, blocks * 64, k, RUN, RUNS
-        )
-        out = numbers_out + t * 4 * rows + row
-        tl.store(out, log_total - gathered / finite)
-        own = tl.max(tl.where(place == chosen, x, float("-inf")), 0)
-        tl.store(out + rows, own - top - log_total)
-        tl.store(out + 2 * rows, log_total - tl.sum(mean_B, 0) / total)
-        tl.store(out + 3 * rows, top + log_total - plain - tl.log(tl.full([], 0.0, tl.float32) + size))
+        write_statistics(
+            own_logits, own_sums, largest + row * blocks * 64, answer, numbers_out + t * 4 * rows + row,
+            rows, size, blocks, k, RUN, BLOCKS, RUNS,
+        )  # fmt: skip
 
 
 class Chooser:
@@ -155,9 +60,7 @@ class Chooser:
     """
 
     def __init__(self, rows: int, size: int, device: torch.device) -> None:
-        self._blocks = triton.cdiv(size, BLOCK)
-        self._sums = torch.empty(rows, self._blocks, _SUMS, device=device)
-        self._largest = torch.empty(rows, self._blocks * (BLOCK // RUN), device=device)
+        self._summary = Summary(rows, size, device)
 
     def choose(
         self,
@@ -175,13 +78,12 @@ class Chooser:
         """Queue the two kernels; nothing waits."""
         rows, size = logits_RV.shape
         inverse = 1.0 if temperature == 0 else 1.0 / temperature
-        _summarise[(rows, self._blocks)](
-            logits_RV, self._sums, self._largest, size, self._blocks, inverse, RUN=RUN, num_warps=4
-        )
+        summary = self._summary
+        summary.take(logits_RV, inverse)
         _choose[(rows,)](
             logits_RV,
-            self._sums,
-            self._largest,
+            summary.sums,
+            summary.largest,
             uniform_TR,
             step,
             token_R,
@@ -189,13 +91,12 @@ class Chooser:
             tokens_TR,
             tokens_TR if numbers_T4R is None else numbers_T4R,
             size,
-            self._blocks,
+            summary.blocks,
             rows,
             min(k, size),
             inverse,
-            RUN=RUN,
-            BLOCKS=triton.next_power_of_2(self._blocks),
-            RUNS=triton.next_power_of_2(self._blocks * (BLOCK // RUN)),
+            **summary.shape,
+            RUNS=summary.runs,
             GREEDY=temperature == 0,
             STATISTICS=numbers_T4R is not None,
             num_warps=4,

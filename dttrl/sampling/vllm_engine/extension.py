@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from dttrl.sampling.vllm_engine.recorder import Recorder
+from dttrl.sampling.vllm_engine.rows import draw
 from dttrl.sampling.vllm_engine.uniforms import Uniforms
 
 STREAM = "dttrl_stream"
@@ -86,6 +87,9 @@ class Hooks:
         self.recorder = Recorder(k)
         self._uniforms = Uniforms()
         self._uniform_R: torch.Tensor | None = None
+        # Of the last step: its requests, and where their uniform numbers are.
+        self._ids: list[str] = []
+        self._streams: NDArray[np.int64] | None = None
         self._sample = runner._sample
         draw = runner.sampler.topk_topp_sampler
         self._draw, self._truncate = draw.forward, _truncation()
@@ -103,7 +107,11 @@ class Hooks:
             return self._sample(logits, spec_decode_metadata)
         batch = self._runner.input_batch
         rows = batch.num_reqs
-        ids: list[str] = list(batch.req_ids[:rows])
+        ids: list[str] = batch.req_ids[:rows]
+        if ids == self._ids:
+            ids = self._ids
+        else:
+            self._ids, self._streams = ids, None
         place_R = batch.num_tokens_no_spec[:rows] - batch.num_prompt_tokens[:rows]
         self._uniform_R = self._row_uniforms(batch, ids, place_R, logits.device)
         # vLLM's sampler works in place on logits that are float32 already.
@@ -121,11 +129,7 @@ class Hooks:
         """Choose a token a row by its uniform number, from logits to which temperature has been applied."""
         if self._uniform_R is None:
             return self._draw(logits, generators, k, p)
-        probability_RV = torch.softmax(self._truncate(logits, k, p), -1, dtype=torch.float32)
-        cumulative_RV = probability_RV.cumsum(-1)
-        target_R1 = self._uniform_R[:, None] * cumulative_RV[:, -1:]
-        place_R1 = torch.searchsorted(cumulative_RV, target_R1, right=True)
-        return place_R1.clamp_(max=logits.shape[-1] - 1)[:, 0], None
+        return draw(self._truncate(logits, k, p), self._uniform_R), None
 
     def _row_uniforms(
         self, batch: Any, ids: list[str], place_R: NDArray[np.int32], device: torch.device
@@ -133,14 +137,16 @@ class Hooks:
         """Return the number of every row on the device; None where all rows are greedy or bring no stream."""
         if batch.sampling_metadata.all_greedy:
             return None
-        for name in ids:
-            if not self._uniforms.knows(name):
-                extra = self._runner.requests[name].sampling_params.extra_args or {}
-                if STREAM not in extra:
-                    return None
-                self._uniforms.add(name, extra[STREAM])
-        self._uniforms.keep(ids)
-        number_R = torch.from_numpy(self._uniforms.at(ids, np.maximum(place_R, 0)))
+        if self._streams is None:
+            for name in ids:
+                if not self._uniforms.knows(name):
+                    extra = self._runner.requests[name].sampling_params.extra_args or {}
+                    if STREAM not in extra:
+                        return None
+                    self._uniforms.add(name, extra[STREAM])
+            self._uniforms.keep(ids)
+            self._streams = self._uniforms.slots(ids)
+        number_R = torch.from_numpy(self._uniforms.at(ids, self._streams, np.maximum(place_R, 0)))
         if device.type == "cuda":
             number_R = number_R.pin_memory()
         return number_R.to(device, non_blocking=True)

@@ -15,14 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dttrl.sampling.statistics import STATISTICS, token_statistics
+from dttrl.sampling.statistics import STATISTICS
+from dttrl.sampling.vllm_engine.rows import observe
 
 BLOCK_ROWS = 2**15
 """Rows on the device before they are moved to the host (655 kB)."""
 BLOCK_STEPS = 128
-CHUNK_ENTRIES = 2**26
-"""Logits whose log-softmax is held at once (256 MiB, twice): engines give away nearly all memory."""
-
 _NUMBERS = STATISTICS + 1
 
 
@@ -46,12 +44,8 @@ class _Block:
 class Recorder:
     """Statistics of sampled tokens by request id; ``k`` entries go into the confidence."""
 
-    def __init__(
-        self, k: int, *, block_rows: int = BLOCK_ROWS, block_steps: int = BLOCK_STEPS,
-        chunk_entries: int = CHUNK_ENTRIES,
-    ) -> None:  # fmt: skip
+    def __init__(self, k: int, *, block_rows: int = BLOCK_ROWS, block_steps: int = BLOCK_STEPS) -> None:
         self._k, self._block_rows, self._block_steps = k, block_rows, block_steps
-        self._chunk_entries = chunk_entries
         self._steps: list[_Step] = []
         self._rows = 0
         self._moving: list[_Block] = []
@@ -69,17 +63,11 @@ class Recorder:
         """Take one decoding step: raw logits, the sampled tokens, whose they are, and which place they have.
 
         Rows where ``keep_R`` is false sampled no token of their request. ``ids``, ``place_R`` and ``keep_R``
-        are kept, not copied.
+        are kept, not copied; a list of ids that comes again is looked up once.
         """
         numbers_5R = torch.empty((_NUMBERS, len(ids)), dtype=torch.float32, device=logits_RV.device)
         numbers_5R[STATISTICS].view(torch.int32).copy_(token_R)
-        size = max(1, self._chunk_entries // logits_RV.shape[-1])
-        for start in range(0, len(ids), size):
-            part = slice(start, start + size)
-            logprob_BV = torch.log_softmax(logits_RV[part], -1, dtype=torch.float32)
-            token_statistics(
-                logprob_BV, logprob_BV.exp(), token_R[part].long(), self._k, numbers_5R[:STATISTICS, part]
-            )
+        observe(logits_RV, token_R, self._k, numbers_5R[:STATISTICS])
         self._steps.append(_Step(numbers_5R, ids, place_R, keep_R))
         self._rows += len(ids)
         if self._rows >= self._block_rows or len(self._steps) >= self._block_steps:
@@ -129,9 +117,13 @@ class Recorder:
 
     def _sort(self, block: _Block) -> None:
         slots: dict[str, int] = {}
-        slot_N = np.array(
-            [slots.setdefault(name, len(slots)) for step in block.steps for name in step.ids], dtype=np.int32
-        )
+        # The same requests are decoded for many steps, and then in one list.
+        slot_R: dict[int, NDArray[np.int32]] = {}
+        for step in block.steps:
+            if id(step.ids) not in slot_R:
+                numbers = [slots.setdefault(name, len(slots)) for name in step.ids]
+                slot_R[id(step.ids)] = np.array(numbers, dtype=np.int32)
+        slot_N = np.concatenate([slot_R[id(step.ids)] for step in block.steps])
         place_N = np.concatenate([step.place_R for step in block.steps])
         kept_M = np.flatnonzero(np.concatenate([step.keep_R for step in block.steps]))
         order_M = kept_M[np.argsort(slot_N[kept_M], kind="stable")]

@@ -49,14 +49,15 @@ class Replicas:
         calls: dict[Any, int] = {}
         try:
             for number in range(len(self._actors)):
-                self._advance(number, waiting, in_hand, calls, settings)
+                # Those that have been served have their share: what waits is for this one and the next.
+                self._advance(number, waiting, in_hand, calls, settings, among=len(self._actors) - number)
             while calls:
                 (ready, *_), _ = self._ray.wait(list(calls), num_returns=1)
                 number = calls.pop(ready)
                 done: list[Done] = self._get(number, ready, list(in_hand[number].values()))
                 for each in done:
                     del in_hand[number][each.key]
-                self._advance(number, waiting, in_hand, calls, settings)
+                self._advance(number, waiting, in_hand, calls, settings, among=len(self._actors))
                 yield done
         finally:
             if calls:
@@ -75,10 +76,12 @@ class Replicas:
         in_hand: list[dict[int, Job]],
         calls: dict[Any, int],
         settings: SamplingSettings,
+        *,
+        among: int,
     ) -> None:
         """Give an engine its share of what waits, as far as it has room, and let it go on."""
         room = self._capacity[number] - len(in_hand[number])
-        more = [waiting.popleft() for _ in range(min(room, share_of(len(waiting), len(self._actors))))]
+        more = [waiting.popleft() for _ in range(min(room, share_of(len(waiting), among)))]
         in_hand[number].update((job.key, job) for job in more)
         if in_hand[number]:
             calls[self._actors[number].advance.remote(more, settings)] = number

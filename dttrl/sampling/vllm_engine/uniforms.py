@@ -54,10 +54,14 @@ class Uniforms:
                 for table in (self._streams, self._generators, self._drawn):
                     table.pop(name, None)
 
-    def at(self, names: Sequence[str], place_R: NDArray[np.int32]) -> NDArray[np.float32]:
+    def slots(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Return where the requests' numbers are, for :meth:`at`; it holds until :meth:`keep` is called."""
+        return np.array([self._slots[name] for name in names], dtype=np.int64)
+
+    def at(
+        self, names: Sequence[str], slot_R: NDArray[np.int64], place_R: NDArray[np.int32]
+    ) -> NDArray[np.float32]:
         """Return the number of each request at its place, float32 in [0, 1)."""
-        slots = self._slots
-        slot_R = np.array([slots[name] for name in names], dtype=np.int64)
         block_R, inside_R = np.divmod(place_R, _BLOCK)
         for row in np.flatnonzero(self._block[slot_R] != block_R).tolist():
             self._numbers[slot_R[row]] = self._draw(names[row], int(block_R[row]))
