@@ -43,7 +43,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[st
     options = {
         "config": ROOT / "data/quickstart/train.yaml", "engine": "openrlhf", "run": run, "gpus": 2,
         "steps": STEPS, "votes": 16, "train-samples": 8, "questions-per-step": 4, "checkpoint-every": EVERY,
-        "eval-every": STEPS, "eval-samples": 1, "learning-rate": 1e-3,
+        "eval-every": STEPS, "eval-samples": 1, "learning-rate": 1e-4,
     }  # fmt: skip
     process = start("train", *(f"--{name}={value}" for name, value in options.items()), "--keep-tokens")
     deadline = time.monotonic() + LONGEST
