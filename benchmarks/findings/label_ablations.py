@@ -74,7 +74,9 @@ def relabelled(run: Path) -> list[dict[str, object]]:
             for name, method in standing.items():
                 method.vote(block, np.empty(0))
                 assert method.labels is not None
-                right[name] += [np.nan if x is None else x for x in method.labels["label_correct"].to_pylist()]
+                right[name] += [
+                    np.nan if x is None else x for x in method.labels["label_correct"].to_pylist()
+                ]
                 fallbacks[name] += [bool(x) for x in method.labels["fallback"].to_pylist()]
     records: list[dict[str, object]] = []
     base = np.array(right[BASE], dtype=float)
