@@ -16,9 +16,9 @@ analyze compare "$runs"/*.ttrl-gt.? "$runs"/*.ttrl.? "$runs"/*.ttrl-wsc.? "$runs
   --plot "$figures/methods.png" -o "$runs/tables/methods.parquet"
 # 5. Labels and AUROC over steps (by measure and region: tables/confidence.*.parquet, made where the rollouts were)
 analyze labels "$runs"/*.ttrl.? "$runs"/*.distri-gmm.? --plot "$figures/labels.png" -o "$runs/tables/labels.parquet"
-# 6. Ablations, where there are runs other than those of the five methods
+# 6. Ablations, where there are runs other than those of the five methods: of the one seed that all of them have
 for start in sums-wrong products-wrong; do
   if ls -d "$runs/$start".* | grep -qvE '\.(ttrl|ttrl-gt|ttrl-wsc|distri-wsc|distri-gmm)\.[0-9]+$'; then
-    analyze compare "$runs/$start".*.? --baseline distri-gmm --split train --plot "$figures/ablations-$start.png"
+    analyze compare "$runs/$start".*.0 --baseline distri-gmm --split train --plot "$figures/ablations-$start.png"
   fi
 done
