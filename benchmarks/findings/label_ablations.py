@@ -23,8 +23,7 @@ from dttrl.answers.grading import Grader
 from dttrl.config import TrainConfig, load_config
 from dttrl.rng import derive
 from dttrl.rollout_files import RolloutFiles
-from dttrl.scored_blocks import read_blocks
-from dttrl.training.replay import Trained
+from dttrl.training.replay import Trained, run_steps, written_labels
 from dttrl.training.run_folder import find_config
 
 BASE = "distri-gmm"
@@ -68,8 +67,7 @@ def relabelled(run: Path) -> list[dict[str, object]]:
     fallbacks: dict[str, list[bool]] = {name: [] for name in VARIANTS}
     questions: list[str] = []
     with Grader() as grader:
-        for path in RolloutFiles([run]).paths:
-            (block,) = read_blocks(RolloutFiles([path]), grader=grader, rows=2**31)
+        for block in run_steps(RolloutFiles([run]), grader, written_labels(run)):
             questions += block.query_id
             for name, method in standing.items():
                 method.vote(block, np.empty(0))

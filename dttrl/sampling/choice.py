@@ -35,11 +35,11 @@ def choose(
     if settings.top_p < 1:
         least_B1 = _least_of_nucleus(probability_BV, settings.top_p)
         probability_BV = probability_BV.masked_fill(probability_BV < least_B1, 0)
-    return _pick(probability_BV, uniform_B)
+    return pick(probability_BV, uniform_B)
 
 
-def _pick(probability_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """Return the first token whose cumulative weight exceeds u times the total weight."""
+def pick(probability_BV: Tensor, uniform_B: Tensor) -> Tensor:
+    """Return the first token, int64 (B,), whose cumulative weight exceeds u times the total weight."""
     cumulative_BV = probability_BV.cumsum(-1)
     # A float32 below 1 is at most 1 - 2**-24, which times the total rounds to less than the total: the
     # token found has a weight. (The bound is for logits that are not numbers.)

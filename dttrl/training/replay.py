@@ -128,11 +128,11 @@ def replay_run(
     ballot = Ballot(standing, measure=config.measure, keep_disagreements=keep_disagreements)
     ballot.summary.notes = notes
     itself = next((one for one in trained if one.name == config.method), None)
-    written = _written(run)
+    written = written_labels(run)
     replayed = Replayed(config.method) if itself is not None and written else None
     metadata = {**files.metadata, "methods": [one.name for one in standing], "run": str(run)}
     with open_votes(files, output, metadata, overwrite=overwrite) as sink:
-        for block in _steps(files, grader, written):
+        for block in run_steps(files, grader, written):
             table = ballot.vote(block)
             if sink is not None:
                 sink.write(table)
@@ -146,7 +146,7 @@ def replay_run(
 _Written = dict[tuple[int, str], dict[str, Any]]
 
 
-def _written(run: Path) -> _Written:
+def written_labels(run: Path) -> _Written:
     """The rows of ``labels.parquet`` by step and question, in its order."""
     path = run / "labels.parquet"
     if not path.is_file():
@@ -154,8 +154,8 @@ def _written(run: Path) -> _Written:
     return {(row["step"], row["query_id"]): row for row in read_table(path, LABELS).to_pylist()}
 
 
-def _steps(files: RolloutFiles, grader: Grader, written: _Written) -> Iterator[ScoredBlock]:
-    """Yield each step as one block, its questions in the order in which they were labelled."""
+def run_steps(files: RolloutFiles, grader: Grader, written: _Written) -> Iterator[ScoredBlock]:
+    """Yield each step of a run as one block, its questions in the order of ``written``; raises InputError."""
     order = {key: place for place, key in enumerate(written)}
     last: int | None = None
     for path in files.paths:

@@ -8,6 +8,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from dttrl.sampling.choice import pick
 from dttrl.sampling.statistics import token_statistics
 
 CHUNK_ENTRIES = 2**26
@@ -36,11 +37,7 @@ def draw(logits_RV: Tensor, uniform_R: Tensor) -> Tensor:
     if kernels is not None:
         drawn_R: Tensor = kernels.draw(logits_RV, uniform_R)
         return drawn_R
-    probability_RV = torch.softmax(logits_RV, -1, dtype=torch.float32)
-    cumulative_RV = probability_RV.cumsum(-1)
-    target_R1 = uniform_R[:, None] * cumulative_RV[:, -1:]
-    place_R1 = torch.searchsorted(cumulative_RV, target_R1, right=True)
-    return place_R1.clamp_(max=logits_RV.shape[-1] - 1)[:, 0]
+    return pick(torch.softmax(logits_RV, -1, dtype=torch.float32), uniform_R)
 
 
 @cache
