@@ -151,6 +151,8 @@ class FakeRay:
     def __init__(self, room: int) -> None:
         self.engines: list[FakeEngine] = []
         self.given: list[list[int]] = []
+        self.starting = 0
+        self.started_together = 0
         self._room = room
 
     def is_initialized(self) -> bool:
@@ -176,11 +178,16 @@ class FakeRay:
 
         return SimpleNamespace(
             advance=SimpleNamespace(remote=lambda *a: Call(advance(*a)[0])),
-            capacity=SimpleNamespace(remote=lambda: Call(engine.capacity)),
+            capacity=SimpleNamespace(remote=lambda: self._capacity(engine)),
             clear=SimpleNamespace(remote=lambda: None),
         )
 
+    def _capacity(self, engine: FakeEngine) -> Call:
+        self.starting += 1
+        return Call(engine.capacity)
+
     def get(self, call: Call) -> object:
+        self.started_together = self.started_together or self.starting
         return call.value
 
     def wait(self, calls: list[Call], num_returns: int) -> tuple[list[Call], list[Call]]:
@@ -201,6 +208,7 @@ def test_engines_begin_with_equal_shares(
     ray = FakeRay(room)
     monkeypatch.setitem(sys.modules, "ray", ray)
     fleet = Replicas(EngineSettings("model", "model"), 4)
+    assert ray.started_together == 4
     work = [Job(i, (1,), Stream(0, 0, "q", "sample:1")) for i in range(jobs)]
     done = [each.key for part in fleet.run(work, SamplingSettings()) for each in part]
     assert sorted(done) == list(range(jobs))

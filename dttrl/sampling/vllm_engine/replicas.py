@@ -38,9 +38,8 @@ class Replicas:
         one = replace(settings, in_process=True) if settings.in_process is None else settings
         actor = ray.remote(EngineActor).options(num_gpus=share, num_cpus=1, max_restarts=0)
         self._actors = [actor.remote(one) for _ in range(replicas)]
-        self._capacity = [0] * replicas
-        for number in range(replicas):
-            self._capacity[number] = int(self._get(number, self._actors[number].capacity.remote(), []))
+        starting = [actor.capacity.remote() for actor in self._actors]
+        self._capacity = [int(self._get(number, call, [])) for number, call in enumerate(starting)]
 
     def run(self, jobs: Sequence[Job], settings: SamplingSettings) -> Iterator[list[Done]]:
         """See :class:`~dttrl.sampling.vllm_engine.jobs.Fleet`."""
