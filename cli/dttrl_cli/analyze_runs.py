@@ -259,13 +259,10 @@ def _show_labels(console: Console, quality: LabelQuality) -> None:
                 number(means["label_accuracy"]),
                 number(means["majority_accuracy"]),
                 number(means["reward_accuracy"]),
-                "/".join(map(str, (votes.kept, votes.repaired, votes.broken, votes.both_wrong))),
-                "/".join(
-                    str(count)
-                    for count in (
-                        counts.rewarded_right, counts.rewarded_wrong, counts.unrewarded_right,
-                        counts.unrewarded_wrong,
-                    )
+                _counts(votes.kept, votes.repaired, votes.broken, votes.both_wrong),
+                _counts(
+                    counts.rewarded_right, counts.rewarded_wrong, counts.unrewarded_right,
+                    counts.unrewarded_wrong,
                 ),
                 number(counts.right_if_positive),
                 number(counts.right_if_negative),
@@ -320,6 +317,11 @@ def _show_comparison(console: Console, rows: Sequence[ComparisonRow], baseline: 
                 for row in shown
             ],
         )  # fmt: skip
+
+
+def _counts(*counts: int) -> str:
+    """Join counts; a dash where nothing was counted, such as rewards of a run without its rollouts."""
+    return "/".join(map(str, counts)) if any(counts) else "-"
 
 
 def _interval(estimate: Estimate) -> str:

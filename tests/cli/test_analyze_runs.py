@@ -117,6 +117,16 @@ def test_labels_show_counts_of_rollouts(runs: list[str], capsys: pytest.CaptureF
     assert "4/0/0/4" in capsys.readouterr().out
 
 
+def test_what_a_run_has_not_kept_is_not_counted_as_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = make_run(tmp_path / "bare", method="ttrl", seed=0, gain=1, rollouts=False)
+    assert main(["analyze", "labels", str(bare)]) == 0
+    out = capsys.readouterr().out
+    assert "0.750" in out
+    assert "0/0" not in out
+
+
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bare = make_run(tmp_path / "bare", method="ttrl", seed=0, gain=1, rollouts=False)
     for command, expected in (
