@@ -218,6 +218,7 @@ def compare(
 
     Runs that differ only in their seed are one row. A row is named by its method and by the settings in
     which it departs from most runs of its method. Accuracies are those of the first and the last evaluation.
+    The difference from the baseline is taken seed by seed, over the seeds that both have.
     """
     from dttrl.analysis import comparison
     from dttrl.analysis.grouping import group_folders

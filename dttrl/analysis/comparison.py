@@ -2,7 +2,8 @@
 
 A row is a group of runs on one split. Intervals are percentile bootstraps that draw questions and, where
 there are several, runs: they hold both what other questions and what other seeds would have given. The
-difference from the baseline draws the questions once for both sides. Axis letters: R runs, Q questions.
+difference from the baseline is taken seed by seed, because runs of one seed begin alike: same order of the
+questions, same random numbers. Axis letters: R runs, Q questions.
 """
 
 from __future__ import annotations
@@ -48,7 +49,12 @@ class ComparisonRow:
     after: Estimate
     change: Estimate
     against: Estimate
-    """``after`` minus that of the baseline on the same questions and start; NaN without one."""
+    """``after`` minus that of the baseline on the same questions and start; NaN without one.
+
+    Over the seeds that both have; where they share none, of the means of all runs.
+    """
+    seeds: int
+    """Seeds that ``against`` is over; 0: none in common, or no baseline."""
     lowest: float
     highest: float
     """``after`` of the worst and of the best run."""
@@ -104,7 +110,7 @@ def comparison_frame(rows: Sequence[ComparisonRow]) -> pa.Table:
         record: dict[str, Any] = {
             "questions": row.group.questions, "start": row.group.start, "method": row.group.label,
             "split": row.split, "n": row.n, "runs": len(row.group.runs), "question_count": row.questions,
-            "first_step": row.first_step, "last_step": row.last_step,
+            "first_step": row.first_step, "last_step": row.last_step, "against_seeds": row.seeds,
         }  # fmt: skip
         for name in _NAMES:
             estimate: Estimate = getattr(row, name)
@@ -116,7 +122,8 @@ def comparison_frame(rows: Sequence[ComparisonRow]) -> pa.Table:
             record[name] = _null(getattr(row, name))
         records.append(record)
     kinds = dict.fromkeys(("questions", "start", "method", "split", "n"), pa.string())
-    kinds |= dict.fromkeys(("runs", "question_count", "first_step", "last_step"), pa.int64())
+    counts = ("runs", "question_count", "first_step", "last_step", "against_seeds")
+    kinds |= dict.fromkeys(counts, pa.int64())
     fields = [(name, kinds.get(name, pa.float64())) for name in (records[0] if records else ())]
     return pa.Table.from_pylist(records, schema=pa.schema(fields))
 
@@ -133,7 +140,11 @@ def mean_interval(value_RQ: FloatArray, *, rng: np.random.Generator, repeats: in
 def difference_interval(
     one_RQ: FloatArray, two_RQ: FloatArray, *, rng: np.random.Generator, repeats: int = 2000
 ) -> Estimate:
-    """Mean of ``one_RQ`` minus that of ``two_RQ`` over the same questions; runs are drawn on each side."""
+    """Mean of ``one_RQ`` minus that of ``two_RQ`` over the same questions; runs are drawn on each side.
+
+    For runs that have nothing to do with one another; the interval of runs in pairs is
+    :func:`mean_interval` of their differences.
+    """
     weight_DQ = _weights(one_RQ.shape[1], rng, repeats)
     draws = _draws(one_RQ, weight_DQ, rng) - _draws(two_RQ, weight_DQ, rng)
     low, high = np.quantile(draws, [0.025, 0.975])
@@ -155,13 +166,7 @@ def _row(cell: _Cell, peer: _Cell | None, *, repeats: int, seed: int) -> Compari
         return derive(seed, query=cell.split, purpose=f"compare:{purpose}")
 
     before, after = cell.before.value_RQ, cell.after.value_RQ
-    against = _NONE
-    if peer is not None:
-        shared = [query for query in cell.query_Q if query in set(peer.query_Q)]
-        if shared:
-            one = after[:, [cell.query_Q.index(query) for query in shared]]
-            two = peer.after.value_RQ[:, [peer.query_Q.index(query) for query in shared]]
-            against = difference_interval(one, two, rng=rng("against"), repeats=repeats)
+    against, seeds = _against(cell, peer, rng=rng("against"), repeats=repeats)
     first, last, accuracy = _training(cell.group.runs)
     per_run_R = after.mean(axis=1)
     return ComparisonRow(
@@ -176,6 +181,7 @@ def _row(cell: _Cell, peer: _Cell | None, *, repeats: int, seed: int) -> Compari
         # A run's own start is subtracted before runs and questions are drawn: the two belong together.
         change=mean_interval(after - before, rng=rng("change"), repeats=repeats),
         against=against,
+        seeds=seeds,
         lowest=float(per_run_R.min()),
         highest=float(per_run_R.max()),
         maj_before=cell.before.majority,
@@ -184,6 +190,37 @@ def _row(cell: _Cell, peer: _Cell | None, *, repeats: int, seed: int) -> Compari
         ratio_last=last,
         label_accuracy=accuracy,
     )
+
+
+def _against(
+    cell: _Cell, peer: _Cell | None, *, rng: np.random.Generator, repeats: int
+) -> tuple[Estimate, int]:
+    """Difference in accuracy after training from the baseline, and how many seeds it is over."""
+    if peer is None:
+        return _NONE, 0
+    query_Q = sorted(set(cell.query_Q) & set(peer.query_Q))
+    if not query_Q:
+        return _NONE, 0
+    one_RQ, two_RQ = _of_questions(cell, query_Q), _of_questions(peer, query_Q)
+    one, two = _by_seed(cell.group, one_RQ), _by_seed(peer.group, two_RQ)
+    shared = sorted(set(one) & set(two))
+    if not shared:
+        return difference_interval(one_RQ, two_RQ, rng=rng, repeats=repeats), 0
+    difference_SQ = np.stack([one[seed] - two[seed] for seed in shared])
+    return mean_interval(difference_SQ, rng=rng, repeats=repeats), len(shared)
+
+
+def _of_questions(cell: _Cell, query_Q: Sequence[str]) -> FloatArray:
+    return cell.after.value_RQ[:, [cell.query_Q.index(query) for query in query_Q]]
+
+
+def _by_seed(group: RunGroup, value_RQ: FloatArray) -> dict[int, FloatArray]:
+    """Return the values (Q,) of each seed, the mean of its runs."""
+    runs: dict[int, list[FloatArray]] = {}
+    for seed, value_Q in zip(group.seeds, value_RQ, strict=True):
+        if seed is not None:
+            runs.setdefault(seed, []).append(value_Q)
+    return {seed: np.mean(values, axis=0) for seed, values in runs.items()}
 
 
 def _cells(group: RunGroup) -> list[_Cell]:

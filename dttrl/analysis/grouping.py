@@ -33,6 +33,8 @@ class RunGroup:
     label: str
     settings: Mapping[str, Any]
     runs: tuple[Path, ...]
+    seeds: tuple[int | None, ...]
+    """Of the runs, in their order; None where a run does not say."""
 
     @property
     def title(self) -> str:
@@ -56,9 +58,9 @@ def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
         config = settings[found[0]]
         method = str(config.get("method", "unknown"))
         label = " ".join([method, *_departures(config, usual.get(method, {}))])
-        groups.append(
-            RunGroup(questions, start, method, label, config, tuple(folders[index] for index in found))
-        )
+        folder_R = tuple(folders[index] for index in found)
+        seed_R = tuple(settings[index].get("seed") for index in found)
+        groups.append(RunGroup(questions, start, method, label, config, folder_R, seed_R))
     return groups
 
 

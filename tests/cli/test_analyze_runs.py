@@ -84,7 +84,7 @@ def test_compare_prints_a_table_a_split(runs: list[str], capsys: pytest.CaptureF
     line = next(line for line in text.splitlines() if line.lstrip().startswith("ttrl-gt"))
     assert "1.000 (1.000-1.000)" in line
     assert "+0.750" in line
-    assert "+0.375" in line  # against the two runs of ttrl
+    assert "+0.500 (+0.500 to +0.500)" in line  # against the run of ttrl with the same seed
 
 
 def test_compare_can_show_one_split(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:

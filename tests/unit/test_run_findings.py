@@ -310,8 +310,8 @@ def test_rows_say_before_after_change_and_difference(tmp_path: Path) -> None:
     assert (ttrl.ratio_first, ttrl.ratio_last, ttrl.label_accuracy) == (0.5, 0.5, 1.0)
     assert math.isnan(ttrl.against.value)
     assert (ttrl.first_step, ttrl.last_step, ttrl.questions, ttrl.n) == (0, 2, 2, "4")
-    assert distri.against.value == pytest.approx(-0.375)
-    assert distri.against.low < -0.375 < distri.against.high <= 0.0
+    assert (distri.against.value, distri.seeds) == (-0.25, 1)
+    assert distri.against.low < -0.25 < distri.against.high <= 0.0
     assert math.isnan(distri.ratio_first)
     rows = comparison.comparison_frame([ttrl, distri]).to_pylist()
     assert (rows[1]["method"], rows[1]["after"], rows[0]["against"]) == ("distri-gmm", 0.5, None)
@@ -323,6 +323,30 @@ def test_intervals_draw_runs_as_well_as_questions() -> None:
     assert (estimate.value, estimate.low, estimate.high) == (0.5, 0.0, 1.0)
     same = comparison.difference_interval(value[:1], value[:1], rng=np.random.default_rng(0))
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
+
+
+def test_the_difference_is_taken_seed_by_seed(tmp_path: Path) -> None:
+    # Seeds differ by a half, methods by a quarter; the runs of a group come in any order.
+    runs = []
+    for method, seed, right in (
+        ("ttrl", 0, [0, 0]), ("ttrl", 1, [2, 2]), ("ttrl", 2, [4, 4]),
+        ("distri-gmm", 1, [3, 3]), ("distri-gmm", 0, [1, 1]), ("distri-wsc", 9, [4, 4]),
+    ):  # fmt: skip
+        runs.append(make_run(tmp_path / f"{method}-{seed}", [], method=method, seed=seed))
+        add_evaluations(runs[-1], {(0, "train"): [1, 1], (2, "train"): right}, source="s")
+    _, distri, apart = comparison.compare(grouping.group_folders(runs))
+    assert (distri.against.value, distri.against.low, distri.against.high) == (0.25, 0.25, 0.25)
+    assert distri.seeds == 2
+    assert (apart.against.value, apart.seeds) == (0.5, 0)
+    assert apart.against.low < 0.5 < apart.against.high
+
+
+def test_two_runs_of_a_seed_count_once(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(i), [], method=m) for i, m in enumerate(("ttrl", "ttrl", "distri-gmm"))]
+    for run, right in zip(runs, (0, 2, 4), strict=True):
+        add_evaluations(run, {(0, "train"): [1, 1], (2, "train"): [right, right]}, source="s")
+    _, distri = comparison.compare(grouping.group_folders(runs))
+    assert (distri.against.value, distri.seeds) == (0.75, 1)
 
 
 def test_a_run_without_evaluations_is_refused(tmp_path: Path) -> None:
