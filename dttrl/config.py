@@ -148,6 +148,13 @@ class TrainConfig(ModelFields, QuestionFields, SamplingFields, ScoringFields, Sc
         description="In distri-gmm a confidence above the mean of the surer rollouts is always sure.",
         json_schema_extra=METHOD,
     )
+    min_positives: int = Field(
+        1,
+        ge=1,
+        description="A question with fewer sure rollouts than this gets the plain vote in distri-gmm (more "
+        "than 1: not in the paper, whose labels may rest on a single rollout).",
+        json_schema_extra=METHOD,
+    )
     centre: Centre = Field(
         "none",
         description="question: take each question's mean from its confidences before distri-gmm splits them "

@@ -69,6 +69,8 @@ class SignalSettings:
     f_vote: VoteFunction = "majority"
     reject: Reject = "guarded"
     monotone: bool = False
+    min_positives: int = 1
+    """With fewer positives a question's label is the plain majority (more than 1: not in the paper)."""
     centre: Centre = "none"
     """``question`` takes a question's mean from its confidences before they meet the mixture, which then
     sees confidence and not difficulty (not in the paper)."""
@@ -124,6 +126,7 @@ def training_signal(
             f_vote=settings.f_vote,
             reject=settings.reject,
             monotone=settings.monotone,
+            min_positives=settings.min_positives,
             weight_RN=weight_BG,
         )
         vote = distrivote.vote

@@ -34,6 +34,8 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "no shift correction": (BASE, {"shift_correction": False}),
     "no history (the step's own mixture)": (BASE, {"history_window": 0}),
     "history of 5 steps": (BASE, {"history_window": 5}),
+    "at least 3 positives": (BASE, {"min_positives": 3}),
+    "at least 6 positives": (BASE, {"min_positives": 6}),
     "hierarchical vote": (BASE, {"f_vote": "hierarchical"}),
     "hierarchical vote, guard off": (BASE, {"f_vote": "hierarchical", "reject": "always"}),
     "hierarchical vote, no reject": (BASE, {"f_vote": "hierarchical", "reject": "off"}),

@@ -92,8 +92,13 @@ def resume(
 
 
 def settings_digest(config: TrainConfig) -> str:
-    """Return a digest of all that must not change between the parts of a run."""
-    kept = config.model_dump(mode="json", exclude={"run", *_RESUME_MAY_CHANGE, *SCALE_FIELDS})
+    """Return a digest of all that must not change between the parts of a run.
+
+    Settings at their default are left out, so that a setting that did not exist when a run began, and has not
+    been given since, does not keep it from going on.
+    """
+    excluded = {"run", *_RESUME_MAY_CHANGE, *SCALE_FIELDS}
+    kept = config.model_dump(mode="json", exclude=excluded, exclude_defaults=True)
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 

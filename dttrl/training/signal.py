@@ -21,6 +21,7 @@ def signal_settings(config: TrainConfig) -> SignalSettings:
         f_vote=config.f_vote,
         reject=config.reject,
         monotone=config.monotone,
+        min_positives=config.min_positives,
         centre=config.centre,
     )
 

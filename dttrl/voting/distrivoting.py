@@ -25,7 +25,7 @@ Reject = Literal["guarded", "always", "off"]
 VOTE_FUNCTIONS: tuple[VoteFunction, ...] = get_args(VoteFunction)
 REJECTS: tuple[Reject, ...] = get_args(Reject)
 
-FALLBACKS = ("", "degenerate", "no-positives", "all-rejected")
+FALLBACKS = ("", "degenerate", "no-positives", "all-rejected", "few-positives")
 """Why a question's label is not the filtered vote; index into this with ``fallback_R`` (0: it is)."""
 
 
@@ -52,6 +52,7 @@ def distrivoting(
     reject: Reject = "guarded",
     refit: bool = False,
     monotone: bool = False,
+    min_positives: int = 1,
     weight_RN: FloatArray | None = None,
 ) -> DistriVote:
     """Vote on R questions under one mixture (training) or one a question (offline).
@@ -59,9 +60,10 @@ def distrivoting(
     ``confidence_RN`` is what the mixture was fitted on and what is assigned to its components;
     ``weight_RN`` (default: the same) is what weighted and hierarchical votes sum and ties are broken by, and
     must not be negative for those two. ``refit`` fits each mixture again on what is left after the reject,
-    as the offline method does. Questions whose mixture is degenerate, or that have no positive, get the plain
-    majority, flagged in ``fallback_R``; ``reject="always"`` may reject every positive and then the
-    unfiltered positive vote stands, flagged as well.
+    as the offline method does. Questions whose mixture is degenerate, or that have no positive, or fewer than
+    ``min_positives`` (more than 1 is not in the papers), get the plain majority, flagged in ``fallback_R``;
+    ``reject="always"`` may reject every positive and then the unfiltered positive vote stands, flagged as
+    well.
     """
     weight_RN = confidence_RN if weight_RN is None else weight_RN
     valid_RN = (class_RN >= 0) & np.isfinite(confidence_RN)
@@ -80,15 +82,18 @@ def distrivoting(
         kept_RN = _refit_positives(confidence_RN, valid_RN & ~gone_RN, kept_RN, applies_R, monotone)
     last = _elect(f_vote, class_RN, weight_RN, kept_RN)
 
+    n_pos_R = positive_RN.sum(axis=1).astype(np.int32)
     degenerate_R = np.broadcast_to(np.asarray(mixture.is_degenerate), first.winner_R.shape)
     fallback_R = np.select(
-        [degenerate_R, first.winner_R < 0, last.winner_R < 0], [1, 2, 3], default=0
+        [degenerate_R, first.winner_R < 0, n_pos_R < min_positives, last.winner_R < 0],
+        [1, 2, 4, 3],
+        default=0,
     ).astype(np.int32)
-    result = _choose(fallback_R, (last, plain, plain, first))
+    result = _choose(fallback_R, (last, plain, plain, first, plain))
     filtered_R = fallback_R == 0
     return DistriVote(
         vote=summarize(class_RN, weight_RN, result),
-        n_pos_R=positive_RN.sum(axis=1).astype(np.int32),
+        n_pos_R=n_pos_R,
         n_neg_R=negative_RN.sum(axis=1).astype(np.int32),
         rejected_R=np.where(filtered_R & (gone_RN & positive_RN).any(axis=1), wrong_R, -1).astype(np.int32),
         fallback_R=np.where(plain.winner_R < 0, 0, fallback_R).astype(np.int32),

@@ -22,9 +22,18 @@ def progressive(
     f_vote: VoteFunction = "majority",
     reject: Reject = "guarded",
     monotone: bool = False,
+    min_positives: int = 1,
 ) -> tuple[DistriVote, Mixture | Mixtures]:
     """Vote under the mixture of the pool (default: of all given confidences); returns it with the vote."""
     if pool is None:
         pool = fit_mixture(confidence_RN[np.isfinite(confidence_RN)])
-    vote = distrivoting(class_RN, confidence_RN, pool, f_vote=f_vote, reject=reject, monotone=monotone)
+    vote = distrivoting(
+        class_RN,
+        confidence_RN,
+        pool,
+        f_vote=f_vote,
+        reject=reject,
+        monotone=monotone,
+        min_positives=min_positives,
+    )
     return vote, pool

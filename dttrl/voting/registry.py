@@ -105,6 +105,7 @@ def _distrivoting(parameters: Parameters) -> VoteMethod:
             reject=parameters["reject"],
             refit=parameters["refit"] == "yes",
             monotone=parameters["monotone"] == "yes",
+            min_positives=parameters["min"],
         )
         return VoteOutcome(outcome.vote, outcome, mixtures)
 
@@ -122,6 +123,7 @@ def _progressive(parameters: Parameters) -> VoteMethod:
             f_vote=parameters["f"],
             reject=parameters["reject"],
             monotone=parameters["monotone"] == "yes",
+            min_positives=parameters["min"],
         )
         return VoteOutcome(outcome.vote, outcome, mixture)
 
@@ -131,6 +133,7 @@ def _progressive(parameters: Parameters) -> VoteMethod:
 _F = "vote among those that are left"
 _REJECT = words(*REJECTS, meaning="drop the positives that answer as the negatives elect")
 _MONOTONE = words("no", "yes", meaning="surer than the positive mean is always positive")
+_MIN = Parameter(1, "fewest positives that may decide; with fewer: majority", number="int", least=1)
 
 METHODS: dict[str, MethodInfo] = {
     info.name: info
@@ -184,6 +187,7 @@ METHODS: dict[str, MethodInfo] = {
                 "reject": _REJECT,
                 "refit": words("yes", "no", meaning="fit again after the reject"),
                 "monotone": _MONOTONE,
+                "min": _MIN,
             },
         ),
         MethodInfo(
@@ -195,6 +199,7 @@ METHODS: dict[str, MethodInfo] = {
                 "f": words(*VOTE_FUNCTIONS, meaning=_F),
                 "reject": _REJECT,
                 "monotone": _MONOTONE,
+                "min": _MIN,
                 "window": Parameter("all", "past steps in the pool", words=("all",), number="int", above=-1),
             },
         ),

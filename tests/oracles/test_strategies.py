@@ -168,10 +168,10 @@ def test_strategies(name: str, plain: Callable[[list[int], list[float]], tuple[i
 
 def test_the_pooled_vote_is_distrivoting_under_the_mixture_of_all() -> None:
     classes, confidence = elections(6, seed=60, negative=False)
-    found = METHODS["progressive"].build({"f": "majority", "reject": "always", "monotone": "no"})
+    found = METHODS["progressive"].build({"f": "majority", "reject": "always", "monotone": "no", "min": 2})
     outcome = found(classes, confidence)
     pool = fit_mixture(confidence[np.isfinite(confidence)])
-    direct = distrivoting(classes, confidence, pool, reject="always")
+    direct = distrivoting(classes, confidence, pool, reject="always", min_positives=2)
     for one, other in zip(outcome.vote, direct.vote, strict=True):
         np.testing.assert_array_equal(one, other)
     assert outcome.mixtures == pool

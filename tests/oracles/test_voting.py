@@ -163,7 +163,7 @@ def test_hierarchical(n: int) -> None:
 
 
 def plain_distrivoting(
-    row: list[int], values: list[float], mixture: Mixture, f_vote: VoteFunction, reject: Reject
+    row: list[int], values: list[float], mixture: Mixture, f_vote: VoteFunction, reject: Reject, least: int
 ) -> tuple[int, int, str, int, int]:
     """Winner, rejected class, fallback, positives and negatives of one question."""
     elect_with = VOTES[f_vote]
@@ -190,6 +190,8 @@ def plain_distrivoting(
     first, _ = elect_with(row, values, positive)
     if first < 0:
         return plain, -1, "no-positives", *counts
+    if len(positive) < least:
+        return plain, -1, "few-positives", *counts
     low_high = [values[j] for j in negative]
     reflected = [
         values[j] if f_vote == "majority" or j not in negative else max(low_high) + min(low_high) - values[j]
@@ -214,12 +216,15 @@ MIXTURES = {
 
 @pytest.mark.parametrize("reject", ["guarded", "always", "off"])
 @pytest.mark.parametrize("f_vote", ["majority", "weighted", "hierarchical"])
-def test_distrivoting(f_vote: VoteFunction, reject: Reject) -> None:
+@pytest.mark.parametrize("least", [1, 3])
+def test_distrivoting(f_vote: VoteFunction, reject: Reject, least: int) -> None:
     classes, confidence = elections(7, seed=70)
     seen: Counter[str] = Counter()
     for name, mixture in MIXTURES.items():
         part = slice(0, 200) if name == "degenerate" else slice(None)
-        result = distrivoting(classes[part], confidence[part], mixture, f_vote=f_vote, reject=reject)
+        result = distrivoting(
+            classes[part], confidence[part], mixture, f_vote=f_vote, reject=reject, min_positives=least
+        )
         for r, (row, values) in enumerate(rows(classes[part], confidence[part])):
             found = (
                 int(result.vote.winner_R[r]),
@@ -228,12 +233,13 @@ def test_distrivoting(f_vote: VoteFunction, reject: Reject) -> None:
                 int(result.n_pos_R[r]),
                 int(result.n_neg_R[r]),
             )
-            expected = plain_distrivoting(row, values, mixture, f_vote, reject)
+            expected = plain_distrivoting(row, values, mixture, f_vote, reject, least)
             assert found == expected, (name, row, values)
             seen[expected[2]] += 1
             seen["rejected"] += expected[1] >= 0
     assert seen["degenerate"] > 0
     assert seen["no-positives"] > 0
+    assert (seen["few-positives"] > 0) == (least > 1)
     assert (seen["all-rejected"] > 0) == (reject == "always")
     assert (seen["rejected"] > 0) == (reject != "off")
 

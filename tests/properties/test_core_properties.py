@@ -71,6 +71,18 @@ def signal_of(
 # Votes
 
 
+@given(batches(), st.integers(1, 9))
+def test_labels_never_rest_on_fewer_positives_than_asked_for(batch: tuple[Ints, Floats], least: int) -> None:
+    classes, confidence = batch
+    paper, _ = signal_of(classes, confidence, "distri-gmm")
+    signal, _ = signal_of(classes, confidence, "distri-gmm", min_positives=least)
+    plain, _ = signal_of(classes, confidence, "ttrl")
+    assert signal.distrivote is not None
+    few = signal.distrivote.n_pos_R < least
+    np.testing.assert_array_equal(signal.label_B[few], plain.label_B[few])
+    np.testing.assert_array_equal(signal.label_B[~few], paper.label_B[~few])
+
+
 @given(batches(), st.randoms(use_true_random=False), st.sampled_from(VOTERS))
 def test_a_vote_without_tie_does_not_depend_on_the_order(
     batch: tuple[Ints, Floats], random: Any, name: str

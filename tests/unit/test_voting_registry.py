@@ -111,7 +111,7 @@ def test_refit_by_hand() -> None:
         ("sc:f=majority", "method 'sc' has no parameter 'f' .it has: none"),
         (
             "distrivoting:g=1",
-            "method 'distrivoting' has no parameter 'g' .it has: f, reject, refit, monotone",
+            "method 'distrivoting' has no parameter 'g' .it has: f, reject, refit, monotone, min",
         ),
         (
             "distrivoting:f=mean",
