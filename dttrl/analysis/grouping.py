@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dttrl.analysis.majority import EVALUATION_FILE, INCIDENTAL, read_config
+from dttrl.config import TrainConfig
 from dttrl.schemas import EVALUATIONS
 from dttrl.tables import read_table
 
@@ -45,7 +46,7 @@ class RunGroup:
 def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
     """Group run folders in order of first appearance; raises InputError for what is no run folder."""
     folders = list(dict.fromkeys(runs))
-    settings = [read_config(run) for run in folders]
+    settings = [_defaults() | read_config(run) for run in folders]
     sets = [_question_set(run, config) for run, config in zip(folders, settings, strict=True)]
     usual = _usual(settings)
     starts = _short_names([str(config.get("model", "unknown")) for config in settings])
@@ -62,6 +63,18 @@ def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
         seed_R = tuple(settings[index].get("seed") for index in found)
         groups.append(RunGroup(questions, start, method, label, config, folder_R, seed_R))
     return groups
+
+
+def _defaults() -> dict[str, Any]:
+    """Return what a run has done whose settings are older than some of today's, as YAML would have it."""
+    fields = TrainConfig.model_fields.items()
+    known = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in fields
+        if not field.is_required()
+    }
+    defaults: dict[str, Any] = json.loads(json.dumps(known, default=str))
+    return defaults
 
 
 def _question_set(run: Path, config: Mapping[str, Any]) -> str:

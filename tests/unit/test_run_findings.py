@@ -109,6 +109,19 @@ def test_a_group_is_named_by_where_it_departs_from_most_runs(tmp_path: Path) -> 
     assert groups[0].questions == "sums"
 
 
+def test_a_setting_younger_than_a_run_had_its_default(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "old", []),
+        make_run(tmp_path / "new", [], seed=1, min_positives=1),
+        make_run(tmp_path / "changed", [], min_positives=3),
+    ]
+    groups = grouping.group_folders(runs)
+    assert [(group.label, group.seeds) for group in groups] == [
+        ("ttrl", (0, 1)),
+        ("ttrl min_positives=3", (0,)),
+    ]
+
+
 def test_without_a_usual_value_every_group_is_named(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(i), [], tau=tau) for i, tau in enumerate((0.1, 0.2))]
     assert [g.label for g in grouping.group_folders(runs)] == ["ttrl tau=0.1", "ttrl tau=0.2"]
