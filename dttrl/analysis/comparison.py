@@ -203,7 +203,7 @@ def _against(
         return _NONE, 0
     one_RQ, two_RQ = _of_questions(cell, query_Q), _of_questions(peer, query_Q)
     one, two = _by_seed(cell.group, one_RQ), _by_seed(peer.group, two_RQ)
-    shared = sorted(set(one) & set(two))
+    shared = [seed for seed in one if seed in two]
     if not shared:
         return difference_interval(one_RQ, two_RQ, rng=rng, repeats=repeats), 0
     difference_SQ = np.stack([one[seed] - two[seed] for seed in shared])
@@ -218,8 +218,7 @@ def _by_seed(group: RunGroup, value_RQ: FloatArray) -> dict[int, FloatArray]:
     """Return the values (Q,) of each seed, the mean of its runs."""
     runs: dict[int, list[FloatArray]] = {}
     for seed, value_Q in zip(group.seeds, value_RQ, strict=True):
-        if seed is not None:
-            runs.setdefault(seed, []).append(value_Q)
+        runs.setdefault(seed, []).append(value_Q)
     return {seed: np.mean(values, axis=0) for seed, values in runs.items()}
 
 

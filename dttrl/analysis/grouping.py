@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from dttrl.analysis.majority import EVALUATION_FILE, INCIDENTAL, read_config
-from dttrl.config import TrainConfig
 from dttrl.schemas import EVALUATIONS
 from dttrl.tables import read_table
 
@@ -34,8 +33,8 @@ class RunGroup:
     label: str
     settings: Mapping[str, Any]
     runs: tuple[Path, ...]
-    seeds: tuple[int | None, ...]
-    """Of the runs, in their order; None where a run does not say."""
+    seeds: tuple[int, ...]
+    """Of the runs, in their order."""
 
     @property
     def title(self) -> str:
@@ -46,7 +45,7 @@ class RunGroup:
 def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
     """Group run folders in order of first appearance; raises InputError for what is no run folder."""
     folders = list(dict.fromkeys(runs))
-    settings = [_defaults() | read_config(run) for run in folders]
+    settings = [read_config(run) for run in folders]
     sets = [_question_set(run, config) for run, config in zip(folders, settings, strict=True)]
     usual = _usual(settings)
     starts = _short_names([str(config.get("model", "unknown")) for config in settings])
@@ -57,24 +56,12 @@ def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
     groups = []
     for (questions, start, _), found in members.items():
         config = settings[found[0]]
-        method = str(config.get("method", "unknown"))
+        method = str(config["method"])
         label = " ".join([method, *_departures(config, usual.get(method, {}))])
         folder_R = tuple(folders[index] for index in found)
-        seed_R = tuple(settings[index].get("seed") for index in found)
+        seed_R = tuple(settings[index]["seed"] for index in found)
         groups.append(RunGroup(questions, start, method, label, config, folder_R, seed_R))
     return groups
-
-
-def _defaults() -> dict[str, Any]:
-    """Return what a run has done whose settings are older than some of today's, as YAML would have it."""
-    fields = TrainConfig.model_fields.items()
-    known = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in fields
-        if not field.is_required()
-    }
-    defaults: dict[str, Any] = json.loads(json.dumps(known, default=str))
-    return defaults
 
 
 def _question_set(run: Path, config: Mapping[str, Any]) -> str:
@@ -103,8 +90,8 @@ def _usual(settings: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     Among equally frequent values the one that more runs of all methods have.
     """
     result: dict[str, dict[str, str]] = {}
-    for method in {str(config.get("method", "unknown")) for config in settings}:
-        peers = [config for config in settings if str(config.get("method", "unknown")) == method]
+    for method in {str(config["method"]) for config in settings}:
+        peers = [config for config in settings if str(config["method"]) == method]
         for name in {name for config in peers for name in config} - INCIDENTAL - _APART:
             everywhere = Counter(str(config.get(name)) for config in settings)
             ranked = sorted(

@@ -270,9 +270,9 @@ def _count_rollouts(
             continue
         value_G = question.confidence_G
         finite_G = np.isfinite(value_G)
-        if settings.get("centre", "none") == "question" and finite_G.any():
+        if settings["centre"] == "question" and finite_G.any():
             value_G = value_G - value_G[finite_G].mean()
-        monotone = bool(settings.get("monotone", False))
+        monotone = bool(settings["monotone"])
         positive_G = assign_positive(value_G[None, :], mixture, monotone=monotone)[0]
         counts.positive += int(positive_G.sum())
         counts.positive_right += int((positive_G & right_G).sum())

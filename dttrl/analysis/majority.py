@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dttrl.analysis.accuracy import avg_at_n, evaluation_scores, maj_at_n
+from dttrl.config import TrainConfig
 from dttrl.errors import InputError
 from dttrl.schemas import EVALUATIONS, LABELS
 from dttrl.tables import read_table
@@ -83,7 +84,7 @@ def is_run(path: Path) -> bool:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Return the resolved settings of a run as plain data."""
+    """Return the resolved settings of a run as plain data; those younger than the run at their defaults."""
     import yaml
 
     path = run / CONFIG
@@ -99,7 +100,19 @@ def read_config(run: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not readable as YAML ({one_line(error)})") from error
     if not isinstance(settings, dict):
         raise InputError(f"{path}: expected a mapping of settings, found {type(settings).__name__}")
-    return settings
+    return _defaults() | settings
+
+
+def _defaults() -> dict[str, Any]:
+    """Return what is done where a run's settings do not say, as YAML would have it."""
+    fields = TrainConfig.model_fields.items()
+    known = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in fields
+        if not field.is_required()
+    }
+    defaults: dict[str, Any] = json.loads(json.dumps(known, default=str))
+    return defaults
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -141,7 +154,7 @@ def read_run(run: Path) -> RunCurve:
     steps = sorted(by_step)
     return RunCurve(
         path=run,
-        method=str(settings.get("method", "unknown")),
+        method=str(settings["method"]),
         settings=settings,
         step_S=np.asarray(steps, dtype=np.int64),
         values={name: np.asarray([by_step[step].get(name, math.nan) for step in steps]) for name in MEASURES},

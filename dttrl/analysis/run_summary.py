@@ -77,7 +77,7 @@ class RunSummary:
     @property
     def method(self) -> str:
         """Name of the method."""
-        return str(self.settings.get("method", "unknown"))
+        return str(self.settings["method"])
 
     @property
     def window_label(self) -> str:

@@ -126,7 +126,7 @@ def read_confidences(run: Path) -> pa.Table:
     elif (run / HISTORY_FILE).is_file():
         from dttrl.analysis.majority import read_config
 
-        if read_config(run).get("centre", "none") != "none":
+        if read_config(run)["centre"] != "none":
             raise InputError(
                 f"{run}: its history holds centred confidences; train with --keep-rollouts to see the shift"
             )

@@ -108,6 +108,15 @@ def test_seeds_of_a_method_are_one_group_and_other_settings_are_named(tmp_path: 
     assert first.high["majority_ratio"] == pytest.approx([0.4, 0.8, 1.0])
 
 
+def test_a_run_older_than_a_setting_is_of_the_group_with_its_default(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "old", ratios=[0.2], seed=0),
+        make_run(tmp_path / "new", ratios=[0.4], seed=1, min_positives=1),
+    ]
+    (group,) = majority.group_runs([majority.read_run(run) for run in runs])
+    assert (group.label, group.runs) == ("ttrl", tuple(runs))
+
+
 def test_the_table_has_a_row_a_method_and_step_with_nulls_for_what_is_not_known(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", ratios=[0.25, 0.5], accuracies={0: 0.5})
     table = majority.frame(majority.group_runs([majority.read_run(run)]))
