@@ -26,7 +26,7 @@ analyze labels $(for start in $small $smollm2; do of "$start" ttrl distri-gmm; d
 # 6. Ablations, where there are runs other than those of the five methods
 for start in sums-wrong products-wrong; do
   if ls -d "$runs/$start".* | grep -qvE '\.(ttrl|ttrl-gt|ttrl-wsc|distri-wsc|distri-gmm)\.[0-9]+$'; then
-    analyze compare "$runs/$start".*.? --baseline distri-gmm --split train --plot "$figures/ablations-$start.png" \
+    analyze compare "$runs/$start".*.? --split train --plot "$figures/ablations-$start.png" \
       -o "$runs/tables/ablations-$start.parquet"
   fi
 done

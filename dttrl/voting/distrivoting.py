@@ -25,7 +25,7 @@ Reject = Literal["guarded", "always", "off"]
 VOTE_FUNCTIONS: tuple[VoteFunction, ...] = get_args(VoteFunction)
 REJECTS: tuple[Reject, ...] = get_args(Reject)
 
-FALLBACKS = ("", "degenerate", "no-positives", "all-rejected", "few-positives")
+FALLBACKS = ("", "degenerate", "no-positives", "few-positives", "all-rejected")
 """Why a question's label is not the filtered vote; index into this with ``fallback_R`` (0: it is)."""
 
 
@@ -84,12 +84,9 @@ def distrivoting(
 
     n_pos_R = positive_RN.sum(axis=1).astype(np.int32)
     degenerate_R = np.broadcast_to(np.asarray(mixture.is_degenerate), first.winner_R.shape)
-    fallback_R = np.select(
-        [degenerate_R, first.winner_R < 0, n_pos_R < min_positives, last.winner_R < 0],
-        [1, 2, 4, 3],
-        default=0,
-    ).astype(np.int32)
-    result = _choose(fallback_R, (last, plain, plain, first, plain))
+    reasons = [degenerate_R, first.winner_R < 0, n_pos_R < min_positives, last.winner_R < 0]
+    fallback_R = np.select(reasons, [1, 2, 3, 4], default=0).astype(np.int32)
+    result = _choose(fallback_R, (last, plain, plain, plain, first))
     filtered_R = fallback_R == 0
     return DistriVote(
         vote=summarize(class_RN, weight_RN, result),

@@ -89,6 +89,16 @@ def _simple(vote: Callable[..., Vote], **names: str) -> Callable[[Parameters], V
     return build
 
 
+def _filter_choices(parameters: Parameters) -> dict[str, Any]:
+    """Return what the two votes by mixture have in common, as keywords."""
+    return {
+        "f_vote": parameters["f"],
+        "reject": parameters["reject"],
+        "monotone": parameters["monotone"] == "yes",
+        "min_positives": parameters["min"],
+    }
+
+
 def _distrivoting(parameters: Parameters) -> VoteMethod:
     def vote(
         class_RN: IntArray, confidence_RN: FloatArray, _: Mixture | Mixtures | None = None, /
@@ -97,16 +107,8 @@ def _distrivoting(parameters: Parameters) -> VoteMethod:
         answered_RN = confidence_RN.copy()
         answered_RN[class_RN < 0] = float("nan")
         mixtures = fit_mixtures(answered_RN)
-        outcome = distrivoting(
-            class_RN,
-            confidence_RN,
-            mixtures,
-            f_vote=parameters["f"],
-            reject=parameters["reject"],
-            refit=parameters["refit"] == "yes",
-            monotone=parameters["monotone"] == "yes",
-            min_positives=parameters["min"],
-        )
+        refit = parameters["refit"] == "yes"
+        outcome = distrivoting(class_RN, confidence_RN, mixtures, refit=refit, **_filter_choices(parameters))
         return VoteOutcome(outcome.vote, outcome, mixtures)
 
     return vote
@@ -116,15 +118,7 @@ def _progressive(parameters: Parameters) -> VoteMethod:
     def vote(
         class_RN: IntArray, confidence_RN: FloatArray, pool: Mixture | Mixtures | None = None, /
     ) -> VoteOutcome:
-        outcome, mixture = progressive(
-            class_RN,
-            confidence_RN,
-            pool,
-            f_vote=parameters["f"],
-            reject=parameters["reject"],
-            monotone=parameters["monotone"] == "yes",
-            min_positives=parameters["min"],
-        )
+        outcome, mixture = progressive(class_RN, confidence_RN, pool, **_filter_choices(parameters))
         return VoteOutcome(outcome.vote, outcome, mixture)
 
     return vote

@@ -110,16 +110,15 @@ def test_what_is_installed_here_says_so_and_the_rest_says_why_not() -> None:
     assert [name for group, name in found if group == "sampling"] == ["transformers", "vllm", "openai"]
     assert [name for group, name in found if group == "training"] == ["local", "openrlhf"]
     assert found["sampling", "transformers"].usable
-    assert importlib.metadata.version("torch") in found["sampling", "transformers"].reason
+    torch_version = importlib.metadata.version("torch")
+    assert torch_version in found["sampling", "transformers"].reason
     for item in found.values():
         assert item.usable or len(item.reason) > 5
     cpu = found["device", "cpu"]
     assert cpu.usable
     if cpu.total_bytes is not None and cpu.free_bytes is not None:
         assert 0 < cpu.free_bytes <= cpu.total_bytes
-    assert {package.name: package.version for package in packages()}["torch"] == importlib.metadata.version(
-        "torch"
-    )
+    assert {package.name: package.version for package in packages()}["torch"] == torch_version
     assert threads()["torch"] == torch.get_num_threads()
 
 
