@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dttrl.mixture import Mixture, Mixtures
+
+Centre = Literal["none", "question"]
+
+
+def centred(confidence_BG: NDArray[np.float64], centre: Centre) -> NDArray[np.float64]:
+    """Return the confidences as they meet the mixture: ``question`` takes each question's mean from them.
+
+    The mean is over the finite ones; the others stay as they are. Not in the paper.
+
+    >>> centred(np.array([[1.0, 3.0, np.nan]]), "question").tolist()
+    [[-1.0, 1.0, nan]]
+    """
+    if centre == "none":
+        return confidence_BG
+    finite_BG = np.isfinite(confidence_BG)
+    total_B1 = np.where(finite_BG, confidence_BG, 0.0).sum(axis=1, keepdims=True)
+    count_B1 = np.maximum(finite_BG.sum(axis=1, keepdims=True), 1)
+    result_BG: NDArray[np.float64] = confidence_BG - total_B1 / count_B1
+    return result_BG
 
 
 def assign_positive(

@@ -20,6 +20,8 @@ from dttrl.errors import InputError
 from dttrl.history import History, Progressive
 from dttrl.labels import rewards
 from dttrl.methods import LabelStrategy, Method
+from dttrl.partition import Centre as Centre
+from dttrl.partition import centred
 from dttrl.selection import IndexArray, Select, select
 from dttrl.voting.distrivoting import DistriVote, Reject, VoteFunction, distrivoting
 from dttrl.voting.election import FloatArray, IntArray, Tally, Vote, summarize
@@ -29,7 +31,6 @@ from dttrl.voting.weighted import weighted
 NO_GOLD = -2
 """Gold class of a question without a gold answer, in a batch where others have one."""
 
-Centre = Literal["none", "question"]
 DiversityOver = Literal["voted", "trained"]
 
 
@@ -115,7 +116,7 @@ def training_signal(
         weight_BG = positive_weights(batch.confidence_BG, batch.measure)
     distrivote, progressive, entered_BG = None, None, None
     if method.label == "distrivoting":
-        entered_BG = _centred(batch.confidence_BG, settings.centre)
+        entered_BG = centred(batch.confidence_BG, settings.centre)
         past = history if method.progressive else History()
         progressive, advanced = past.advance(batch.step, entered_BG)
         history = advanced if method.progressive else history
@@ -160,15 +161,6 @@ def training_signal(
         entered_BG=entered_BG,
     )
     return signal, history
-
-
-def _centred(confidence_BG: FloatArray, centre: Centre) -> FloatArray:
-    if centre == "none":
-        return confidence_BG
-    finite_BG = np.isfinite(confidence_BG)
-    total_B = np.where(finite_BG, confidence_BG, 0.0).sum(axis=1, keepdims=True)
-    centred: FloatArray = confidence_BG - total_B / np.maximum(finite_BG.sum(axis=1, keepdims=True), 1)
-    return centred
 
 
 def _gold_vote(batch: ScoredBatch, weight_BG: FloatArray) -> Vote:

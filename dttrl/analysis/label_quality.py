@@ -26,7 +26,7 @@ from dttrl.answers.equivalence import Verdict
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
 from dttrl.mixture import Mixture
-from dttrl.partition import assign_positive
+from dttrl.partition import assign_positive, centred
 from dttrl.schemas import LABELS
 from dttrl.tables import read_table
 
@@ -268,17 +268,14 @@ def _count_rollouts(
             counts.unrewarded_wrong += int((~rewarded_G & ~right_G).sum())
         if mixture is None:
             continue
-        value_G = question.confidence_G
-        finite_G = np.isfinite(value_G)
-        if settings["centre"] == "question" and finite_G.any():
-            value_G = value_G - value_G[finite_G].mean()
-        monotone = bool(settings["monotone"])
-        positive_G = assign_positive(value_G[None, :], mixture, monotone=monotone)[0]
+        value_1G = centred(question.confidence_G[None, :], settings["centre"])
+        positive_G = assign_positive(value_1G, mixture, monotone=settings["monotone"])[0]
         counts.positive += int(positive_G.sum())
         counts.positive_right += int((positive_G & right_G).sum())
         counts.negative += int((~positive_G).sum())
         counts.negative_right += int((~positive_G & right_G).sum())
-        probabilities.append(positive_probability(value_G[finite_G], mixture))
+        finite_G = np.isfinite(value_1G[0])
+        probabilities.append(positive_probability(value_1G[0, finite_G], mixture))
         rights.append(right_G[finite_G])
 
 

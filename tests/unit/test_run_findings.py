@@ -14,9 +14,12 @@ import yaml
 
 from dttrl.analysis import blocks, comparison, confidence_quality, figures, grouping, label_quality, shift
 from dttrl.errors import InputError
+from dttrl.history import History
+from dttrl.methods import METHODS
 from dttrl.mixture import Mixture
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
 from dttrl.tables import write_table
+from dttrl.training_signal import ScoredBatch, SignalSettings, training_signal
 
 LABEL = {
     "label_class": 0, "n": 4, "n_valid": 4, "majority_ratio": 0.5, "label_ratio": 0.5, "tie": False,
@@ -27,6 +30,8 @@ MIXTURE = {
     "mixture_mean_neg": 1.0, "mixture_std_neg": 0.5, "mixture_weight_neg": 0.5, "mixture_mean_pos": 3.0,
     "mixture_std_pos": 0.5, "mixture_weight_pos": 0.5, "mixture_degenerate": None,
 }  # fmt: skip
+
+MIXTURE_NAMES = [name.removeprefix("mixture_") for name in MIXTURE if name != "mixture_degenerate"]
 
 
 def make_run(folder: Path, metrics: list[dict[str, Any]], **settings: Any) -> Path:
@@ -263,6 +268,41 @@ def test_confidences_are_centred_as_the_run_centred_them(tmp_path: Path) -> None
     quality = label_quality.label_quality(one_group(labelled_run(tmp_path / "r", centre="question")))
     # Centred on 2, all confidences lie at -1 and 1, which the mixture calls negative.
     assert quality.blocks[0].rollouts.positive == 0
+
+
+def test_labels_are_judged_by_the_very_confidences_that_met_the_mixture(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    value_BG = rng.normal(10.0, 3.0, (4, 19))
+    value_BG[rng.random((4, 19)) < 0.2] = np.nan
+    class_BG = rng.integers(0, 2, (4, 19)).astype(np.int32)
+    settings = SignalSettings(n_train=4, centre="question", monotone=True)
+    signal, _ = training_signal(ScoredBatch(1, class_BG, value_BG), History(), METHODS["distri-gmm"], settings)
+    assert signal.progressive is not None
+    assert signal.distrivote is not None
+    assert signal.entered_BG is not None
+    mixture = signal.progressive.mixture
+    record = {f"mixture_{name}": getattr(mixture, name) for name in MIXTURE_NAMES}
+    run = make_run(
+        tmp_path / "r", [{"step": 1, "label_accuracy": 1.0} | record], centre="question", monotone=True
+    )
+    add_rollouts(
+        run,
+        1,
+        [
+            {"query_id": str(b), "sample_id": g, "answer": str(1 + class_BG[b, g]),
+             "answer_class": int(class_BG[b, g]), "confidence": value_BG[b, g]}
+            for b, g in np.ndindex(4, 19)
+        ],
+    )  # fmt: skip
+    quality = label_quality.label_quality(one_group(run))
+    assert quality.blocks[0].rollouts.positive == int(signal.distrivote.n_pos_R.sum()) > 0
+    finite_BG = np.isfinite(value_BG)
+    expected = [
+        label_quality.positive_probability(entered_G[finite_G], mixture)
+        for entered_G, finite_G in zip(signal.entered_BG, finite_BG, strict=True)
+    ]
+    right = [class_G[finite_G] == 0 for class_G, finite_G in zip(class_BG, finite_BG, strict=True)]
+    assert quality.calibration == label_quality.calibration(expected, right)
 
 
 def test_runs_without_gold_or_steps_are_refused(tmp_path: Path) -> None:
