@@ -16,8 +16,9 @@ def check_outputs(output: Path | None, plot: Path | None, *, overwrite: bool, in
     """Raise for outputs that could not be written."""
     if output is not None:
         from dttrl.analysis import frames
+        from dttrl.analysis.runs import run_files
 
-        frames.check_output(output, overwrite=overwrite, inputs=inputs)
+        frames.check_output(output, overwrite=overwrite, inputs=run_files(inputs))
     if plot is not None:
         from dttrl.analysis import figures
 

@@ -37,7 +37,7 @@ app = typer.Typer(help="Tables and figures of finished work.", no_args_is_help=T
 
 @app.command("majority-ratio", epilog=options.examples(MAJORITY_EXAMPLES))
 def majority_ratio(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, finished or running.", show_default=False)],
+    runs: analyze_runs.Runs,
     output: options.Frame = None,
     plot: options.Plot = None,
     overwrite: options.Overwrite = False,
@@ -51,10 +51,11 @@ def majority_ratio(
     out where no run has gold answers.
     """
     from dttrl.analysis import majority
+    from dttrl.analysis.runs import expand_runs
 
     console = Console(quiet=quiet, json_output=json_output)
     check_outputs(output, plot, overwrite=overwrite, inputs=runs)
-    groups = majority.group_runs([majority.read_run(run) for run in dict.fromkeys(runs)])
+    groups = majority.group_runs([majority.read_run(run) for run in expand_runs(runs)])
     table = majority.frame(groups)
     shown = [name for name in majority.MEASURES if any(group.knows(name) for group in groups)]
     for group in groups:
@@ -85,7 +86,10 @@ def majority_ratio(
 def accuracy(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="Scored rollout files, folders of parts, run folders.", show_default=False),
+        typer.Argument(
+            help="Scored rollout files, folders of parts, run folders, runs of a pack (PACK#NAME).",
+            show_default=False,
+        ),
     ],
     k: Annotated[
         list[int] | None,

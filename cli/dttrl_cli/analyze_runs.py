@@ -22,10 +22,19 @@ EXAMPLES = {
     "distribution-shift": ("dttrl analyze distribution-shift runs/distri-0 runs/distri-1 --plot shift.svg",),
     "labels": ("dttrl analyze labels runs/ttrl-0 runs/distri-0 --plot labels.svg -o labels.csv",),
     "confidence": ("dttrl analyze confidence runs/first --measure topk --measure entropy --region all",),
-    "compare": ("dttrl analyze compare runs/* --plot compare.svg -o compare.csv",),
+    "compare": (
+        "dttrl analyze compare runs/* --plot compare.svg -o compare.csv",
+        "dttrl analyze compare 'data/reference#sums-wrong.*' --split train",
+    ),
 }
 
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, finished or running.", show_default=False)]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Run folders, finished or running, or runs of a pack: PACK#NAME, where * and ? match.",
+        show_default=False,
+    ),
+]
 Block = Annotated[int, typer.Option("--block", min=1, help="Steps of a block.")]
 Repeats = Annotated[int, typer.Option("--repeats", min=100, help="Bootstrap draws.")]
 

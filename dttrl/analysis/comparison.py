@@ -18,14 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dttrl.analysis.accuracy import Estimate, QuestionScore, evaluation_scores
+from dttrl.analysis.accuracy import Estimate, QuestionScore
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.majority import EVALUATION_FILE, read_metrics
 from dttrl.analysis.run_summary import WINDOW
+from dttrl.analysis.runs import read_metrics, read_scores
 from dttrl.errors import InputError
 from dttrl.rng import derive
-from dttrl.schemas import EVALUATIONS
-from dttrl.tables import read_table
 
 BASELINE = "ttrl"
 _NONE = Estimate(math.nan, math.nan, math.nan)
@@ -254,8 +252,7 @@ def _side(step: int, runs: Sequence[Sequence[QuestionScore]], query_Q: Sequence[
 
 
 def _scores(run: Path) -> dict[tuple[int, str], list[QuestionScore]]:
-    path = run / EVALUATION_FILE
-    scores = evaluation_scores(read_table(path, EVALUATIONS)) if path.is_file() else {}
+    scores = read_scores(run)
     if not scores:
         raise InputError(f"{run}: no evaluated question has a gold answer, so there is nothing to compare")
     return scores

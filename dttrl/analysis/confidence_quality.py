@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from dttrl.analysis.blocks import STEPS, Span, spans
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.step_rollouts import StepQuestion, rollout_files, step_questions
+from dttrl.analysis.runs import rollout_files
+from dttrl.analysis.step_rollouts import StepQuestion, step_questions
 from dttrl.answers.extraction import extract
 from dttrl.confidence import Measure, Region, trajectory_confidence
 from dttrl.errors import InputError

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dttrl.analysis.majority import EVALUATION_FILE, INCIDENTAL, read_config
+from dttrl.analysis.majority import INCIDENTAL
+from dttrl.analysis.runs import expand_runs, read_config, read_records
 from dttrl.schemas import EVALUATIONS
-from dttrl.tables import read_table
 
 _APART = frozenset({"method", "model", "questions", "heldout"})
 """Settings that a group has a column of its own for."""
@@ -43,8 +43,8 @@ class RunGroup:
 
 
 def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
-    """Group run folders in order of first appearance; raises InputError for what is no run folder."""
-    folders = list(dict.fromkeys(runs))
+    """Group runs in order of first appearance; raises InputError for what is no run."""
+    folders = expand_runs(runs)
     settings = [read_config(run) for run in folders]
     sets = [_question_set(run, config) for run, config in zip(folders, settings, strict=True)]
     usual = _usual(settings)
@@ -65,9 +65,9 @@ def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
 
 
 def _question_set(run: Path, config: Mapping[str, Any]) -> str:
-    path = run / EVALUATION_FILE
-    if path.is_file():
-        sources = read_table(path, EVALUATIONS, columns=["source"]).column("source").unique().to_pylist()
+    evaluations = read_records(run, EVALUATIONS, columns=["source"])
+    if evaluations is not None:
+        sources = evaluations.column("source").unique().to_pylist()
         named = sorted(str(source) for source in sources if source is not None)
         if named:
             return "+".join(named)

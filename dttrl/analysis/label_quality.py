@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dttrl.analysis.blocks import STEPS, Span, spans
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.majority import LABEL_FILE, read_metrics
+from dttrl.analysis.runs import read_metrics, read_records
 from dttrl.analysis.step_rollouts import StepQuestion, step_questions
 from dttrl.answers.equivalence import Verdict
 from dttrl.answers.grading import Grader
@@ -28,7 +28,6 @@ from dttrl.errors import InputError
 from dttrl.mixture import Mixture
 from dttrl.partition import assign_positive, centred
 from dttrl.schemas import LABELS
-from dttrl.tables import read_table
 
 METRICS = (
     "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "auroc", "auroc_within",
@@ -226,12 +225,12 @@ def _block(blocks: Sequence[LabelBlock], step: int) -> LabelBlock | None:
 
 def _count_labels(run: Path, blocks: Sequence[LabelBlock]) -> None:
     """Add the questions of a run's labels to the confusion counts; those without a verdict are left out."""
-    path = run / LABEL_FILE
-    if not path.is_file():
-        return
     names = ["step", "query_id", "label", "gold", "label_correct", "majority_answer"]
+    labels = read_records(run, LABELS, columns=names)
+    if labels is None:
+        return
     with Grader() as grader:
-        for row in read_table(path, LABELS, columns=names).to_pylist():
+        for row in labels.to_pylist():
             block = _block(blocks, row["step"])
             if block is None or row["label_correct"] is None:
                 continue

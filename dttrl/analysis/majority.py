@@ -9,7 +9,6 @@ that were evaluated (NaN elsewhere). Axis letters: S steps, R runs of a group.
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,16 +20,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dttrl.analysis.accuracy import avg_at_n, evaluation_scores, maj_at_n
-from dttrl.config import TrainConfig
+from dttrl.analysis.accuracy import avg_at_n, maj_at_n
+from dttrl.analysis.runs import read_config, read_metrics, read_records, read_scores
 from dttrl.errors import InputError
-from dttrl.schemas import EVALUATIONS, LABELS
-from dttrl.tables import read_table
-from dttrl.validation import one_line
+from dttrl.schemas import LABELS
 
-CONFIG, METRICS, LABEL_FILE, EVALUATION_FILE = (
-    "config.yaml", "metrics.jsonl", "labels.parquet", "evaluations.parquet",
-)  # fmt: skip
 TITLES = {
     "majority_ratio": "majority ratio",
     "label_accuracy": "label accuracy",
@@ -78,63 +72,6 @@ class GroupCurve:
         return bool(np.isfinite(self.mean[name]).any())
 
 
-def is_run(path: Path) -> bool:
-    """Whether ``path`` is the folder of a training run."""
-    return (path / CONFIG).is_file()
-
-
-def read_config(run: Path) -> dict[str, Any]:
-    """Return the resolved settings of a run as plain data; those younger than the run at their defaults."""
-    import yaml
-
-    path = run / CONFIG
-    if run.is_file():
-        raise InputError(f"{run}: is a file, not a run folder; name the folder that dttrl train made")
-    if not run.is_dir():
-        raise InputError(f"{run}: no such run folder")
-    if not path.is_file():
-        raise InputError(f"{run}: not a run folder, it has no {CONFIG}")
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not readable as YAML ({one_line(error)})") from error
-    if not isinstance(settings, dict):
-        raise InputError(f"{path}: expected a mapping of settings, found {type(settings).__name__}")
-    return _defaults() | settings
-
-
-def _defaults() -> dict[str, Any]:
-    """Return what is done where a run's settings do not say, as YAML would have it."""
-    fields = TrainConfig.model_fields.items()
-    known = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in fields
-        if not field.is_required()
-    }
-    defaults: dict[str, Any] = json.loads(json.dumps(known, default=str))
-    return defaults
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return one record a step, ascending; the last record of a step counts, a cut last line is left out."""
-    path = run / METRICS
-    if not path.is_file():
-        return []
-    records: dict[int, dict[str, Any]] = {}
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            records[int(record["step"])] = record
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # the run was killed, or is writing it now
-                break
-            raise InputError(f"{path}: line {number} is not a JSON object with a step") from error
-    return [records[step] for step in sorted(records)]
-
-
 def read_run(run: Path) -> RunCurve:
     """Read the curve of one run folder, finished or still running."""
     settings = read_config(run)
@@ -142,14 +79,18 @@ def read_run(run: Path) -> RunCurve:
     for record in read_metrics(run):
         names = ("majority_ratio", "label_accuracy", "diversity_weight")
         by_step[int(record["step"])] = {name: _number(record.get(name)) for name in names}
-    if not by_step and (run / LABEL_FILE).is_file():
-        by_step = _from_labels(read_table(run / LABEL_FILE, LABELS))
-    if (run / EVALUATION_FILE).is_file():
-        for step, values in _from_evaluations(read_table(run / EVALUATION_FILE, EVALUATIONS)).items():
-            by_step.setdefault(step, {}).update(values)
+    labels = None if by_step else read_records(run, LABELS)
+    if labels is not None:
+        by_step = _from_labels(labels)
+    for (step, split), scores in read_scores(run).items():
+        prefix = _SPLIT_PREFIX.get(split)
+        if prefix is not None:
+            values = by_step.setdefault(step, {})
+            values[f"{prefix}accuracy"] = avg_at_n([s.n_correct for s in scores], [s.n for s in scores])
+            values[f"{prefix}maj_accuracy"] = maj_at_n(score.maj_correct for score in scores)
     if not by_step:
         raise InputError(
-            f"{run}: the run has no finished step yet ({METRICS} and {EVALUATION_FILE} are empty)"
+            f"{run}: the run has no finished step yet (metrics.jsonl and evaluations.parquet are empty)"
         )
     steps = sorted(by_step)
     return RunCurve(
@@ -200,23 +141,6 @@ def _from_labels(table: pa.Table) -> dict[int, dict[str, float]]:
         step: dict(zip(names, (_nanmean(column) for column in zip(*group, strict=True)), strict=True))
         for step, group in rows.items()
     }
-
-
-def _from_evaluations(table: pa.Table) -> dict[int, dict[str, float]]:
-    result: dict[int, dict[str, float]] = {}
-    for (step, split), scores in evaluation_scores(table).items():
-        if split not in _SPLIT_PREFIX:
-            continue
-        prefix = _SPLIT_PREFIX[split]
-        result.setdefault(step, {}).update(
-            {
-                f"{prefix}accuracy": avg_at_n(
-                    [score.n_correct for score in scores], [score.n for score in scores]
-                ),
-                f"{prefix}maj_accuracy": maj_at_n(score.maj_correct for score in scores),
-            }
-        )
-    return result
 
 
 def _label(curve: RunCurve, curves: Sequence[RunCurve]) -> str:

@@ -10,13 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dttrl.analysis import majority
-from dttrl.analysis.accuracy import Accuracy, QuestionScore, evaluation_scores, summarize_split
+from dttrl.analysis.accuracy import Accuracy, QuestionScore, summarize_split
+from dttrl.analysis.runs import expand_runs, is_run, read_scores
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
-from dttrl.schemas import EVALUATIONS
 from dttrl.scoring import SCORED_COLUMNS, ScoredQuestion, read_scored, stored_kind
-from dttrl.tables import RolloutFiles, read_table
+from dttrl.tables import RolloutFiles
 from dttrl.voting.majority import majority as majority_vote
 
 
@@ -46,8 +45,8 @@ def measure_paths(
     training steps gives one row a step. Raises InputError where there are no gold answers.
     """
     measured: list[Measured] = []
-    for path in dict.fromkeys(paths):
-        rows = _run_scores(path, all_steps) if majority.is_run(path) else _file_scores(path, kind, progress)
+    for path in expand_runs(paths):
+        rows = _run_scores(path, all_steps) if is_run(path) else _file_scores(path, kind, progress)
         for name, split, step, scores, without_gold in rows:
             if not scores:
                 raise InputError(f"{name}: no question has a gold answer, so there is no accuracy to compute")
@@ -104,19 +103,14 @@ _Row = tuple[str, str, int | None, list[QuestionScore], int]
 
 
 def _run_scores(run: Path, all_steps: bool) -> list[_Row]:
-    path = run / majority.EVALUATION_FILE
-    if not path.is_file():
-        raise InputError(
-            f"{run}: the run has no {majority.EVALUATION_FILE}; it had no gold answers to evaluate"
-        )
-    scores = evaluation_scores(read_table(path, EVALUATIONS))
+    scores = read_scores(run)
     rows: list[_Row] = []
     for split in dict.fromkeys(name for _, name in scores):
         steps = [step for step, name in scores if name == split]
         chosen = steps if all_steps else sorted({steps[0], steps[-1]})
         rows += [(f"{run} {split}", split, step, scores[step, split], 0) for step in chosen]
     if not rows:
-        raise InputError(f"{path}: no evaluated question has a gold answer")
+        raise InputError(f"{run}: no evaluated question has a gold answer")
     return rows
 
 

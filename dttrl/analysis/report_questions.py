@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from dttrl.analysis.accuracy import QuestionScore
-from dttrl.analysis.run_summary import run_evaluations
+from dttrl.analysis.runs import read_scores
 from dttrl.errors import InputError
 from dttrl.questions import read_questions
 
@@ -30,7 +30,7 @@ def question_tables(
     ``labels`` is the run's LABELS table. Prompts come from the run's question files and are left out where a
     file is gone or has another answer for the question than the run had.
     """
-    scores = run_evaluations(run)
+    scores = read_scores(run)
     last_labels = _last_labels(labels)
     for split in dict.fromkeys(name for _, name in scores):
         steps = [step for step, name in scores if name == split]

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from dttrl.analysis.accuracy import Estimate
 from dttrl.analysis.blocks import STEPS, Span, spans
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.step_rollouts import rollout_files
+from dttrl.analysis.runs import read_config, read_records, rollout_files
 from dttrl.errors import InputError
 from dttrl.rng import derive
 from dttrl.schemas import HISTORY, ROLLOUTS
 from dttrl.tables import read_table
 
-HISTORY_FILE = "history.parquet"
 TOLERANCE = 0.1
 """A shift of this many standard deviations of the first block, or less, counts as none."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -123,18 +122,16 @@ def read_confidences(run: Path) -> pa.Table:
     if files:
         tables = [read_table(path, ROLLOUTS, columns=_COLUMNS) for path in files]
         table = pa.concat_tables(tables)
-    elif (run / HISTORY_FILE).is_file():
-        from dttrl.analysis.majority import read_config
-
+    else:
+        table = read_records(run, HISTORY, columns=_COLUMNS)
+        if table is None:
+            raise InputError(
+                f"{run}: kept neither rollouts nor a history of confidences; train with --keep-rollouts"
+            )
         if read_config(run)["centre"] != "none":
             raise InputError(
                 f"{run}: its history holds centred confidences; train with --keep-rollouts to see the shift"
             )
-        table = read_table(run / HISTORY_FILE, HISTORY, columns=_COLUMNS)
-    else:
-        raise InputError(
-            f"{run}: kept neither rollouts nor a history of confidences; train with --keep-rollouts"
-        )
     value_N = table.column("confidence").cast(pa.float64()).to_numpy(zero_copy_only=False)
     return table.filter(pa.array(np.isfinite(value_N)))
 

@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dttrl.analysis.runs import rollout_files
 from dttrl.answers.grading import Grader
 from dttrl.scoring import SCORED_COLUMNS, read_scored, source_of, stored_kind
 from dttrl.tables import RolloutFiles
-
-ROLLOUT_FOLDER = "rollouts"
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,6 @@ class StepQuestion:
     correct_G: NDArray[np.bool_] | None
     reward_G: NDArray[np.float64] | None
     table: pa.Table
-
-
-def rollout_files(run: Path) -> list[Path]:
-    """Return the step files of a run, ascending; [] where it kept none."""
-    return sorted((run / ROLLOUT_FOLDER).glob("*.parquet"))
 
 
 def step_questions(run: Path, *, columns: Sequence[str] = (), every: int = 1) -> Iterator[list[StepQuestion]]:

@@ -276,7 +276,9 @@ def test_labels_are_judged_by_the_very_confidences_that_met_the_mixture(tmp_path
     value_BG[rng.random((4, 19)) < 0.2] = np.nan
     class_BG = rng.integers(0, 2, (4, 19)).astype(np.int32)
     settings = SignalSettings(n_train=4, centre="question", monotone=True)
-    signal, _ = training_signal(ScoredBatch(1, class_BG, value_BG), History(), METHODS["distri-gmm"], settings)
+    signal, _ = training_signal(
+        ScoredBatch(1, class_BG, value_BG), History(), METHODS["distri-gmm"], settings
+    )
     assert signal.progressive is not None
     assert signal.distrivote is not None
     assert signal.entered_BG is not None
