@@ -6,14 +6,19 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from dttrl.analysis import runs
+from dttrl.analysis.grouping import group_folders
+from dttrl.config import TrainConfig, load_config
 from dttrl.errors import InputError
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS
 from dttrl.tables import write_table
 from dttrl_cli.app import main
+
+REFERENCE = Path(__file__).parents[2] / "data" / "reference"
 
 
 def make_run(folder: Path, *, seed: int, evaluated: bool = True) -> Path:
@@ -118,3 +123,46 @@ def test_a_pack_is_not_written_over(pack: Path, capsys: pytest.CaptureFixture[st
         command = ["analyze", "compare", given, "--overwrite", "-o"]
         assert main([*command, str(pack / "metrics.parquet")]) == 2
         assert "is one of the inputs" in capsys.readouterr().err
+
+
+def test_the_groups_of_the_reference_runs_are_those_of_the_plan() -> None:
+    groups = group_folders([Path(f"{REFERENCE}#sums-right.*")])
+    assert [(group.label, group.start, group.seeds) for group in groups] == [
+        (method, "sums-right", (0, 1, 2))
+        for method in ("distri-gmm", "distri-wsc", "ttrl-gt", "ttrl-wsc", "ttrl")
+    ]
+
+
+def test_the_settings_of_every_reference_run_load(tmp_path: Path) -> None:
+    found = runs.expand_runs([REFERENCE])
+    assert len(found) == 181
+    for run in found:
+        (tmp_path / "config.yaml").write_text(runs.config_text(run))
+        config = load_config(TrainConfig, tmp_path / "config.yaml", {})
+        written = runs.read_config(run)
+        assert (config.method, config.seed, config.tau) == (
+            written["method"], written["seed"], written["tau"],
+        )  # fmt: skip
+        assert f".{config.seed}" == Path(str(run)).suffix
+
+
+def test_compare_gives_the_table_that_the_documentation_quotes(tmp_path: Path) -> None:
+    published = pq.read_table(REFERENCE / "tables" / "methods-smollm2.parquet")
+    methods = [
+        f"{REFERENCE}#{start}.{method}.?"
+        for start in ("long-sums", "two-steps")
+        for method in ("ttrl-gt", "ttrl", "distri-gmm")
+    ]
+    table = tmp_path / "t.parquet"
+    assert main(["analyze", "compare", *methods, "--quiet", "-o", str(table)]) == 0
+    made = pq.read_table(table)
+    assert made.schema == published.schema
+    for ours, theirs in zip(made.to_pylist(), published.to_pylist(), strict=True):
+        numbers = {name for name, value in theirs.items() if isinstance(value, float)}
+        assert {k: v for k, v in ours.items() if k not in numbers} == {
+            k: v for k, v in theirs.items() if k not in numbers
+        }
+        # The sums of the bootstrap differ in the last bits between machines.
+        assert [ours[name] for name in numbers] == pytest.approx(
+            [theirs[name] for name in numbers], rel=1e-12
+        )
