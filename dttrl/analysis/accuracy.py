@@ -32,6 +32,15 @@ class Estimate:
     low: float
     high: float
 
+    @staticmethod
+    def of_draws(value: float, draws: NDArray[np.float64]) -> Estimate:
+        """Return a number with the 95 % percentile interval of its draws; NaN draws are left out."""
+        low, high = np.nanquantile(draws, [0.025, 0.975])
+        return Estimate(float(value), float(low), float(high))
+
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+
 
 @dataclass(frozen=True, slots=True)
 class QuestionScore:
@@ -63,8 +72,13 @@ class Accuracy:
 
     @property
     def n_label(self) -> str:
-        """The n of avg@n and maj@n: "16", or "8-16" where questions differ."""
-        return str(self.n_low) if self.n_low == self.n_high else f"{self.n_low}-{self.n_high}"
+        """The n of avg@n and maj@n."""
+        return n_label(self.n_low, self.n_high)
+
+
+def n_label(low: int, high: int) -> str:
+    """The n of avg@n as it is shown: "16", or "8-16" where questions differ."""
+    return str(low) if low == high else f"{low}-{high}"
 
 
 def avg_at_n(n_correct_B: ArrayLike, n_B: ArrayLike) -> float:
@@ -80,6 +94,16 @@ def avg_at_n(n_correct_B: ArrayLike, n_B: ArrayLike) -> float:
 def maj_at_n(maj_correct_B: Iterable[bool | None]) -> float:
     """Share of questions whose majority vote is right; those without a verdict (None) are left out."""
     known = [bool(value) for value in maj_correct_B if value is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+def known_mean(values: Iterable[object]) -> float:
+    """Mean of the finite numbers among ``values``; NaN where there is none.
+
+    >>> known_mean([1, None, math.nan, 2.0])
+    1.5
+    """
+    known = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
     return sum(known) / len(known) if known else math.nan
 
 
@@ -136,7 +160,7 @@ def clustered_bootstrap(
     values_B = np.asarray(value_B, dtype=np.float64)
     kept_B = np.isfinite(values_B)
     if not kept_B.any():
-        return Estimate(math.nan, math.nan, math.nan)
+        return UNKNOWN
     names = [name for name, keep in zip(cluster_B, kept_B.tolist(), strict=True) if keep]
     _, index_B = np.unique(np.asarray(names, dtype=object).astype(str), return_inverse=True)
     sum_C = np.bincount(index_B, weights=values_B[kept_B])

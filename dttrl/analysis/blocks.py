@@ -6,9 +6,12 @@ A step trains on few questions, other ones than the step before; the paper looks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dttrl.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STEPS = 15
 """The paper's length of a block (fig:distribution_shift)."""
@@ -23,6 +26,20 @@ class Span(NamedTuple):
     def __str__(self) -> str:
         """Return ``1-15``, or ``1`` for a single step."""
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+    def holds(self, step: int) -> bool:
+        """Whether a step lies in the block."""
+        return self.first <= step <= self.last
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """What a table says of the block."""
+        return {"first_step": self.first, "last_step": self.last}
+
+
+def spans_of(table: pd.DataFrame) -> list[Span]:
+    """Return the block of every row of a table that has :attr:`Span.columns`."""
+    return [Span(*steps) for steps in zip(table["first_step"], table["last_step"], strict=True)]
 
 
 def spans(steps: Sequence[int], size: int = STEPS) -> list[Span]:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
+import pandas as pd
 
-from dttrl.analysis.accuracy import Accuracy, QuestionScore, summarize_split
+from dttrl.analysis.accuracy import UNKNOWN, Accuracy, QuestionScore, summarize_split
+from dttrl.analysis.frames import frame
 from dttrl.analysis.runs import expand_runs, is_run, read_scores
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
 from dttrl.scoring import SCORED_COLUMNS, ScoredQuestion, read_scored, stored_kind
 from dttrl.tables import RolloutFiles
 from dttrl.voting.majority import majority as majority_vote
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The accuracy of one file, or of one split of a run at one step."""
-
-    name: str
-    step: int | None
-    accuracy: Accuracy
-    without_gold: int = 0
 
 
 def measure_paths(
@@ -38,49 +26,40 @@ def measure_paths(
     repeats: int = 2000,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
-) -> list[Measured]:
-    """Measure each path: a run folder by its evaluations, anything else as scored rollouts.
+) -> pd.DataFrame:
+    """Measure each path: a run by its evaluations, anything else as scored rollouts.
 
-    Of a run the first and the last evaluated step are given, or ``all_steps``. A rollout file of several
-    training steps gives one row a step. Raises InputError where there are no gold answers.
+    Returns one row per measurement, each estimate with its interval. Of a run the first and the last
+    evaluated step are given, or ``all_steps``; a rollout file of several training steps gives one row per
+    step. Raises InputError where there are no gold answers.
     """
-    measured: list[Measured] = []
+    found: list[tuple[str, int | None, int, Accuracy]] = []
     for path in expand_runs(paths):
         rows = _run_scores(path, all_steps) if is_run(path) else _file_scores(path, kind, progress)
         for name, split, step, scores, without_gold in rows:
             if not scores:
                 raise InputError(f"{name}: no question has a gold answer, so there is no accuracy to compute")
             summary = summarize_split(scores, seed=seed, step=step, split=split, ks=ks, repeats=repeats)
-            measured.append(Measured(name, step, summary, without_gold))
-    return measured
-
-
-def measured_frame(measured: Sequence[Measured]) -> pa.Table:
-    """Return one row a measurement, each number with its interval in ``_low`` and ``_high``."""
-    ks = sorted({k for item in measured for k in item.accuracy.pass_at})
-    records: list[dict[str, Any]] = []
-    for item in measured:
-        accuracy = item.accuracy
-        record: dict[str, Any] = {
-            "name": item.name,
-            "step": item.step,
-            "questions": accuracy.questions,
-            "without_gold": item.without_gold,
-            "n_low": accuracy.n_low,
-            "n_high": accuracy.n_high,
-            "majority_ratio": _null(accuracy.majority_ratio),
-        }
-        estimates = {"avg": accuracy.average, "maj": accuracy.majority}
-        estimates |= {f"pass_{k}": accuracy.pass_at[k] for k in ks if k in accuracy.pass_at}
-        for name, estimate in estimates.items():
-            record[name] = _null(estimate.value)
-            record[f"{name}_low"], record[f"{name}_high"] = _null(estimate.low), _null(estimate.high)
-        records.append(record)
-    names = ["avg", "maj", *(f"pass_{k}" for k in ks)]
-    floats = [(name + end, pa.float64()) for name in names for end in ("", "_low", "_high")]
-    integers = [(name, pa.int64()) for name in ("step", "questions", "without_gold", "n_low", "n_high")]
-    schema = pa.schema([("name", pa.string()), *integers, ("majority_ratio", pa.float64()), *floats])
-    return pa.Table.from_pylist(records, schema=schema)
+            found.append((name, step, without_gold, summary))
+    reached = sorted({k for *_, accuracy in found for k in accuracy.pass_at})
+    return frame(
+        (
+            {
+                "name": name,
+                "step": step,
+                "questions": accuracy.questions,
+                "without_gold": without_gold,
+                "n_low": accuracy.n_low,
+                "n_high": accuracy.n_high,
+                "majority_ratio": accuracy.majority_ratio,
+                "avg": accuracy.average,
+                "maj": accuracy.majority,
+                **{f"pass_{k}": accuracy.pass_at.get(k, UNKNOWN) for k in reached},
+            }
+            for name, step, without_gold, accuracy in found
+        ),
+        step="Int64",
+    )
 
 
 def question_score(scored: ScoredQuestion) -> QuestionScore | None:
@@ -133,7 +112,3 @@ def _file_scores(path: Path, kind: str | None, progress: Callable[[int], None] |
     if not by_step:
         raise InputError(f"{path}: holds no rollout")
     return [(str(path), "", step, scores, len(without)) for step, (scores, without) in by_step.items()]
-
-
-def _null(value: float) -> float | None:
-    return None if math.isnan(value) else value

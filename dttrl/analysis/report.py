@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dttrl.analysis import majority
 from dttrl.analysis.accuracy import Estimate
+from dttrl.analysis.majority_ratio import majority_ratios
 from dttrl.analysis.report_questions import question_tables
 from dttrl.analysis.run_summary import RunSummary, SplitChange, summarize_run
 from dttrl.analysis.runs import read_records
@@ -115,8 +115,7 @@ def _pairs(change: SplitChange) -> list[tuple[str, Estimate, Estimate]]:
 def _figure(run: Path, summary: RunSummary) -> str:
     from dttrl.analysis import figures
 
-    groups = majority.group_runs([majority.read_run(run)])
-    figure = figures.accuracy_majority(groups)
+    figure = figures.accuracy_majority(majority_ratios([run]))
     for kind in ("svg", "png"):
         _replace(run / f"{FIGURE}.{kind}", figures.render(figure, kind))
     svg = figures.render(figure, "svg").decode()
