@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 
 from dttrl_cli import options
-from dttrl_cli.console import Console, interval
+from dttrl_cli.console import Console, interval, number
+
+Cell = Callable[[Mapping[str, Any]], str]
+Columns = Mapping[str, str | Cell]
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,28 @@ class Analysis:
     """Makes the JSON document from the rows of the table."""
 
 
-def records(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a frame, NaN where a number is missing."""
-    rows: list[dict[str, Any]] = table.to_dict("records")
-    return rows
+def show(console: Console, title: str, table: Any, columns: Columns) -> None:
+    """Print a frame: for each heading a column of it, or what makes a cell of a row.
+
+    Numbers get three digits, and their interval where the frame has one.
+    """
+
+    def cell(row: Mapping[str, Any], column: str | Cell) -> str:
+        if not isinstance(column, str):
+            return column(row)
+        if f"{column}_low" in row:
+            return interval(*(row[column + end] for end in ("", "_low", "_high")))
+        return number(row[column]) if isinstance(row[column], float) else str(row[column])
+
+    rows = [[cell(row, column) for column in columns.values()] for row in table.to_dict("records")]
+    console.table(title, list(columns), rows)
 
 
-def estimate(row: dict[str, Any], name: str) -> str:
-    """Format a number of a row with its interval."""
-    return interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
+def steps(row: Mapping[str, Any]) -> str:
+    """Return the block of steps of a row."""
+    from dttrl.analysis.blocks import Span
+
+    return str(Span(row["first_step"], row["last_step"]))
 
 
 def analysis(

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from dttrl_cli import analyze_runs, options
-from dttrl_cli.analysis_outputs import Analysis, analysis, estimate, records
-from dttrl_cli.console import Console, number
+from dttrl_cli.analysis_outputs import Analysis, analysis, show
+from dttrl_cli.console import Console
 
 app = typer.Typer(help="Tables and figures of finished work.", no_args_is_help=True)
 
@@ -28,22 +28,14 @@ def majority_ratio(console: Console, runs: analyze_runs.Runs) -> Analysis:
     from dttrl.analysis.majority_ratio import TITLES, known_measures, majority_ratios
 
     table = majority_ratios(runs)
-    shown = known_measures(table)
+    measures = known_measures(table)
     for label, group in table.groupby("method", sort=False):
-        count = group["runs"].max()
-        several = count > 1
-        console.table(
-            f"{label}, {count} runs: mean (lowest-highest)" if several else label,
-            ["step", *(["runs"] if several else []), *(TITLES[name] for name in shown)],
-            [
-                [
-                    str(row["step"]),
-                    *([str(row["runs"])] if several else []),
-                    *(estimate(row, name) if several else number(row[name]) for name in shown),
-                ]
-                for row in records(group)
-            ],
-        )
+        count, title = group["runs"].max(), str(label)
+        columns = {"step": "step"} | {TITLES[name]: name for name in measures}
+        if count > 1:
+            title += f", {count} runs: mean (lowest-highest)"
+            columns = {"step": "step", "runs": "runs"} | columns
+        show(console, title, group if count > 1 else group[list(columns.values())], columns)
     return Analysis(table, lambda figures: figures.accuracy_majority(table))
 
 
@@ -84,23 +76,24 @@ def accuracy(
             paths, ks=k, kind=kind, all_steps=all_steps, repeats=repeats, seed=seed, progress=progress.update
         )
     passes = [name for name in table if name.removeprefix("pass_").isdigit() and name != "pass_1"]
-    console.table(
+    show(
+        console,
         "Accuracy (95 % interval over questions)",
-        [
-            "", "step", "questions", "n", "avg@n", "maj@n", *(name.replace("_", "@") for name in passes),
-            "majority ratio",
-        ],
-        [
-            [
-                row["name"], step, str(row["questions"]), n_label(row["n_low"], row["n_high"]),
-                *(estimate(row, name) for name in ("avg", "maj", *passes)), number(row["majority_ratio"]),
-            ]
-            for step, row in zip(table["step"].astype("string").fillna("-"), records(table), strict=True)
-        ],
-    )  # fmt: skip
-    for row in records(table[table["without_gold"] > 0]):
-        missing = f"{row['without_gold']} questions have no gold answer and are left out"
-        console.note(f"dttrl: {row['name']}: {missing}")
+        table.assign(step=table["step"].astype("string").fillna("-")),
+        {
+            "": "name",
+            "step": "step",
+            "questions": "questions",
+            "n": lambda row: n_label(row["n_low"], row["n_high"]),
+            "avg@n": "avg",
+            "maj@n": "maj",
+            **{name.replace("_", "@"): name for name in passes},
+            "majority ratio": "majority_ratio",
+        },
+    )
+    for name, missing in zip(table["name"], table["without_gold"], strict=True):
+        if missing:
+            console.note(f"dttrl: {name}: {missing} questions have no gold answer and are left out")
     return Analysis(table)
 
 
@@ -166,7 +159,7 @@ def _show_budget(console: Console, cells: Any) -> None:
     rows = []
     for budget, of_budget in cells.groupby("budget"):
         for method, of_method in of_budget.groupby("method", sort=False):
-            found = {cell["benchmark"]: cell for cell in records(of_method)}
+            found = {cell["benchmark"]: cell for cell in of_method.to_dict("records")}
             rows.append([str(budget), method, *(_percent(found.get(name)) for name in names)])
     repeats = cells["repeats"].max()
     console.table(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dttrl_cli import options
-from dttrl_cli.analysis_outputs import Analysis, analysis, estimate, records
+from dttrl_cli.analysis_outputs import Analysis, Cell, Columns, analysis, show, steps
 from dttrl_cli.console import Console, number
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ def distribution_shift(
     import pandas as pd
 
     from dttrl.analysis import shift
-    from dttrl.analysis.blocks import spans_of
     from dttrl.analysis.grouping import group_folders
 
     curves = [
@@ -59,21 +59,12 @@ def distribution_shift(
     ]
     for curve in curves:
         settled = f"settled from steps {curve.settled}" if curve.settled else "not settled"
-        quantiles = [f"q{round(100 * q):02d}" for q in shift.QUANTILES]
-        console.table(
-            f"{curve.group.title}: {settled}",
-            [
-                "steps", "n", "mean", "std", *(f"{round(100 * q)} %" for q in shift.QUANTILES), "shift",
-                "shift / std", "distance / std",
-            ],
-            [
-                [
-                    str(span), str(row["n"]), *(number(row[name]) for name in ("mean", "std", *quantiles)),
-                    estimate(row, "shift"), number(row["relative_shift"]), number(row["distance"]),
-                ]
-                for span, row in zip(spans_of(curve.table), records(curve.table), strict=True)
-            ],
-        )  # fmt: skip
+        columns: Columns = {
+            "steps": steps, "n": "n", "mean": "mean", "std": "std",
+            **{f"{round(100 * q)} %": f"q{round(100 * q):02d}" for q in shift.QUANTILES},
+            "shift": "shift", "shift / std": "relative_shift", "distance / std": "distance",
+        }  # fmt: skip
+        show(console, f"{curve.group.title}: {settled}", curve.table, columns)
     table = pd.concat([curve.table for curve in curves], ignore_index=True)
     return Analysis(table, lambda figures: figures.shift_panels(curves))
 
@@ -103,7 +94,9 @@ def labels(
     for quality in measured:
         _show_labels(console, quality)
     calibration = [
-        {**quality.group.columns, **row} for quality in measured for row in records(quality.calibration)
+        {**quality.group.columns, **row}
+        for quality in measured
+        for row in quality.calibration.to_dict("records")
     ]
     return Analysis(
         pd.concat([quality.blocks for quality in measured], ignore_index=True),
@@ -142,7 +135,6 @@ def confidence(
     import pandas as pd
 
     from dttrl.analysis import confidence_quality
-    from dttrl.analysis.blocks import spans_of
     from dttrl.analysis.grouping import group_folders, title
     from dttrl.confidence import Measure
     from dttrl.errors import InputError
@@ -163,17 +155,11 @@ def confidence(
             ignore_index=True,
         )  # fmt: skip
     for names, part in found.groupby(["method", "questions", "start"], sort=False):
-        console.table(
-            f"{title(*names)}: AUROC of confidence against correctness",
-            ["source", "measure", "region", "steps", "n", "accuracy", "within", "all"],
-            [
-                [
-                    row["source"], row["measure"], row["region"], str(span), str(row["n"]),
-                    *(number(row[name]) for name in ("accuracy", "auroc_within", "auroc")),
-                ]
-                for span, row in zip(spans_of(part), records(part), strict=True)
-            ],
-        )  # fmt: skip
+        columns: Columns = {
+            "source": "source", "measure": "measure", "region": "region", "steps": steps, "n": "n",
+            "accuracy": "accuracy", "within": "auroc_within", "all": "auroc",
+        }  # fmt: skip
+        show(console, f"{title(*names)}: AUROC of confidence against correctness", part, columns)
     return Analysis(found, lambda figures: figures.separation_panels(found))
 
 
@@ -215,24 +201,17 @@ def compare(
     if len(groups) > 1 and table["against"].isna().all():
         console.note(f"dttrl: no other run shares questions and start with one called {baseline!r}")
     for (questions, start, part), shown in table.groupby(["questions", "start", "split"], sort=False):
-        first = shown.iloc[0]
-        console.table(
-            f"{questions}, from {start}: {first['question_count']} {part} questions, avg@{first['n']}",
-            [
-                "method", "runs", "before", "after", "change", "lowest-highest", f"against {baseline}",
-                "maj before", "maj after", "majority ratio", "label accuracy",
-            ],
-            [
-                [
-                    row["method"], str(row["runs"]), estimate(row, "before"), estimate(row, "after"),
-                    _signed(row, "change"), f"{row['lowest']:.3f}-{row['highest']:.3f}",
-                    _signed(row, "against"), number(row["maj_before"]), number(row["maj_after"]),
-                    f"{number(row['ratio_first'], 2)} > {number(row['ratio_last'], 2)}",
-                    number(row["label_accuracy"]),
-                ]
-                for row in records(shown)
-            ],
-        )  # fmt: skip
+        count, n = shown["question_count"].iloc[0], shown["n"].iloc[0]
+        columns: Columns = {
+            "method": "method", "runs": "runs", "before": "before", "after": "after",
+            "change": lambda row: _signed(row, "change"),
+            "lowest-highest": lambda row: f"{row['lowest']:.3f}-{row['highest']:.3f}",
+            f"against {baseline}": lambda row: _signed(row, "against"),
+            "maj before": "maj_before", "maj after": "maj_after",
+            "majority ratio": lambda row: f"{number(row['ratio_first'], 2)} > {number(row['ratio_last'], 2)}",
+            "label accuracy": "label_accuracy",
+        }  # fmt: skip
+        show(console, f"{questions}, from {start}: {count} {part} questions, avg@{n}", shown, columns)
     return Analysis(table, lambda figures: figures.comparison_panels(table))
 
 
@@ -240,47 +219,32 @@ COMMANDS = (distribution_shift, labels, confidence, compare)
 
 
 def _show_labels(console: Console, quality: LabelQuality) -> None:
-    from dttrl.analysis.blocks import spans_of
-
-    def counts(row: dict[str, Any], *names: str) -> str:
+    def counts(*names: str) -> Cell:
         """Join counts; a dash where nothing was counted, such as rewards of a run without its rollouts."""
-        found = [row[name] for name in names]
-        return "/".join(map(str, found)) if any(found) else "-"
+        return lambda row: "/".join(str(row[n]) for n in names) if any(row[n] for n in names) else "-"
 
-    console.table(
+    columns: Columns = {
+        "steps": steps,
+        "label": "label_accuracy", "majority": "majority_accuracy", "reward": "reward_accuracy",
+        "labels": counts("labels_kept", "labels_repaired", "labels_broken", "labels_both_wrong"),
+        "rewards": counts(*(name for name in quality.blocks if "rewarded" in name)),
+        "right if positive": "right_if_positive", "right if negative": "right_if_negative",
+        "AUROC": "auroc", "within": "auroc_within",
+    }  # fmt: skip
+    title = (
         f"{quality.group.title}, {len(quality.group.runs)} runs (labels: kept/repaired/broken/both wrong; "
-        "rewards: right/wrong rewarded, right/wrong not)",
-        [
-            "steps", "label", "majority", "reward", "labels", "rewards", "right if positive",
-            "right if negative", "AUROC", "within",
-        ],
-        [
-            [
-                str(span),
-                *(number(row[f"{name}_accuracy"]) for name in ("label", "majority", "reward")),
-                counts(row, *(f"labels_{name}" for name in ("kept", "repaired", "broken", "both_wrong"))),
-                counts(row, *(name for name in row if name.startswith(("rollouts_rew", "rollouts_unrew")))),
-                *(number(row[f"right_if_{name}"]) for name in ("positive", "negative")),
-                number(row["auroc"]),
-                number(row["auroc_within"]),
-            ]
-            for span, row in zip(spans_of(quality.blocks), records(quality.blocks), strict=True)
-        ],
-    )  # fmt: skip
+        "rewards: right/wrong rewarded, right/wrong not)"
+    )
+    show(console, title, quality.blocks, columns)
     if len(quality.calibration):
-        console.table(
-            f"Calibration of the mixture (mean distance {number(quality.blocks['calibration_error'][0])})",
-            ["P(positive)", "rollouts", "mean", "share right"],
-            [
-                [
-                    f"{row['low']:.2f}-{row['high']:.2f}", str(row["n"]), number(row["probability"]),
-                    number(row["right"]),
-                ]
-                for row in records(quality.calibration)
-            ],
-        )  # fmt: skip
+        title = f"Calibration of the mixture (mean distance {number(quality.blocks['calibration_error'][0])})"
+        columns = {
+            "P(positive)": lambda row: f"{row['low']:.2f}-{row['high']:.2f}",
+            "rollouts": "n", "mean": "probability", "share right": "right",
+        }  # fmt: skip
+        show(console, title, quality.calibration, columns)
 
 
-def _signed(row: dict[str, Any], name: str) -> str:
+def _signed(row: Mapping[str, Any], name: str) -> str:
     value, low, high = (row[name + end] for end in ("", "_low", "_high"))
     return "-" if math.isnan(value) else f"{value:+.3f} ({low:+.3f} to {high:+.3f})"

@@ -93,8 +93,7 @@ def avg_at_n(n_correct_B: ArrayLike, n_B: ArrayLike) -> float:
 
 def maj_at_n(maj_correct_B: Iterable[bool | None]) -> float:
     """Share of questions whose majority vote is right; those without a verdict (None) are left out."""
-    known = [bool(value) for value in maj_correct_B if value is not None]
-    return sum(known) / len(known) if known else math.nan
+    return known_mean(maj_correct_B)
 
 
 def known_mean(values: Iterable[object]) -> float:
@@ -241,9 +240,9 @@ def powers_of_four(n: int) -> list[int]:
     return result
 
 
-def evaluation_scores(table: pa.Table) -> dict[tuple[int, str], list[QuestionScore]]:
-    """Group the rows of an EVALUATIONS table by (step, split); rows without a gold answer are left out."""
-    result: dict[tuple[int, str], list[QuestionScore]] = {}
+def evaluation_scores(table: pa.Table) -> dict[str, dict[int, list[QuestionScore]]]:
+    """Group the rows of an EVALUATIONS table by split and ascending step; those without gold are left out."""
+    found: dict[tuple[int, str], list[QuestionScore]] = {}
     for row in table.to_pylist():
         if row["gold"] is None or row["n"] < 1:
             continue
@@ -256,8 +255,11 @@ def evaluation_scores(table: pa.Table) -> dict[tuple[int, str], list[QuestionSco
             source=row["source"],
             gold=row["gold"],
         )
-        result.setdefault((row["step"], row["split"]), []).append(score)
-    return dict(sorted(result.items()))
+        found.setdefault((row["step"], row["split"]), []).append(score)
+    result: dict[str, dict[int, list[QuestionScore]]] = {}
+    for step, split in sorted(found):
+        result.setdefault(split, {})[step] = found[step, split]
+    return result
 
 
 def _counts(n_correct_B: ArrayLike, n_B: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -8,7 +8,6 @@ questions, same random numbers. Axis letters: R runs, Q questions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dttrl.analysis.accuracy import UNKNOWN, Estimate, QuestionScore, known_mean, n_label
+from dttrl.analysis.accuracy import UNKNOWN, Estimate, QuestionScore, known_mean, maj_at_n, n_label
 from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
 from dttrl.analysis.run_summary import WINDOW
@@ -177,13 +176,17 @@ def _by_seed(group: RunGroup, value_RQ: FloatArray) -> dict[int, FloatArray]:
 
 
 def _cells(group: RunGroup) -> list[_Cell]:
-    runs = [_scores(run) for run in group.runs]
+    runs = [read_scores(run) for run in group.runs]
+    if not all(runs):
+        run = group.runs[runs.index({})]
+        raise InputError(f"{run}: no evaluated question has a gold answer, so there is nothing to compare")
     cells = []
-    for split in dict.fromkeys(split for scores in runs for _, split in scores):
-        steps = set.intersection(*({step for step, name in scores if name == split} for scores in runs))
+    for split in dict.fromkeys(split for scores in runs for split in scores):
+        by_step_R = [scores.get(split, {}) for scores in runs]
+        steps = set.intersection(*(set(by_step) for by_step in by_step_R))
         if not steps:
             raise InputError(f"{group.title}: its runs share no evaluated step of the {split} questions")
-        ends = [[scores[step, split] for scores in runs] for step in (min(steps), max(steps))]
+        ends = [[by_step[step] for by_step in by_step_R] for step in (min(steps), max(steps))]
         shared = set.intersection(*({score.query_id for score in one} for end in ends for one in end))
         if not shared:
             raise InputError(f"{group.title}: its runs share no {split} question")
@@ -197,21 +200,13 @@ def _side(step: int, runs: Sequence[Sequence[QuestionScore]], query_Q: Sequence[
     found = [{score.query_id: score for score in scores} for scores in runs]
     chosen = [[by_id[query] for query in query_Q] for by_id in found]
     flat = [score for scores in chosen for score in scores]
-    verdicts = [float(score.maj_correct) for score in flat if score.maj_correct is not None]
     low, high = min(score.n for score in flat), max(score.n for score in flat)
     return _Side(
         step,
         np.array([[score.n_correct / score.n for score in scores] for scores in chosen]),
-        sum(verdicts) / len(verdicts) if verdicts else math.nan,
+        maj_at_n(score.maj_correct for score in flat),
         n_label(low, high),
     )
-
-
-def _scores(run: Path) -> dict[tuple[int, str], list[QuestionScore]]:
-    scores = read_scores(run)
-    if not scores:
-        raise InputError(f"{run}: no evaluated question has a gold answer, so there is nothing to compare")
-    return scores
 
 
 def _training(runs: Sequence[Path]) -> list[float]:

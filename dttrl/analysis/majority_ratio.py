@@ -71,9 +71,9 @@ def read_curve(run: Path) -> pd.DataFrame:
     labels = None if by_step else read_records(run, LABELS)
     if labels is not None:
         by_step = _from_labels(labels)
-    for (step, split), scores in read_scores(run).items():
-        prefix = _SPLIT_PREFIX.get(split)
-        if prefix is not None:
+    evaluated = read_scores(run)
+    for split, prefix in _SPLIT_PREFIX.items():
+        for step, scores in evaluated.get(split, {}).items():
             values = by_step.setdefault(step, {})
             values[f"{prefix}accuracy"] = avg_at_n([s.n_correct for s in scores], [s.n for s in scores])
             values[f"{prefix}maj_accuracy"] = maj_at_n(score.maj_correct for score in scores)

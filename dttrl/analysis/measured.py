@@ -82,12 +82,10 @@ _Row = tuple[str, str, int | None, list[QuestionScore], int]
 
 
 def _run_scores(run: Path, all_steps: bool) -> list[_Row]:
-    scores = read_scores(run)
     rows: list[_Row] = []
-    for split in dict.fromkeys(name for _, name in scores):
-        steps = [step for step, name in scores if name == split]
-        chosen = steps if all_steps else sorted({steps[0], steps[-1]})
-        rows += [(f"{run} {split}", split, step, scores[step, split], 0) for step in chosen]
+    for split, scores in read_scores(run).items():
+        chosen = list(scores) if all_steps else sorted({min(scores), max(scores)})
+        rows += [(f"{run} {split}", split, step, scores[step], 0) for step in chosen]
     if not rows:
         raise InputError(f"{run}: no evaluated question has a gold answer")
     return rows

@@ -90,14 +90,10 @@ def summarize_run(run: Path, *, seed: int = 0) -> RunSummary:
     settings = read_config(run)
     metrics = read_metrics(run)
     changes = []
-    scores = read_scores(run)
-    for split in dict.fromkeys(name for _, name in scores):
-        steps = [step for step, name in scores if name == split]
-        before, after = (
-            summarize_split(scores[step, split], seed=seed, step=step, split=split)
-            for step in (steps[0], steps[-1])
-        )
-        changes.append(SplitChange(split, steps[0], steps[-1], before, after))
+    for split, scores in read_scores(run).items():
+        ends = min(scores), max(scores)
+        summaries = [summarize_split(scores[step], seed=seed, step=step, split=split) for step in ends]
+        changes.append(SplitChange(split, *ends, *summaries))
     window = max(1, min(WINDOW, len(metrics) // 2))
     overall = _means(metrics)
     best, final = _checkpoints(run)

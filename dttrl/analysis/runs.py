@@ -136,8 +136,8 @@ def read_records(run: Path, stage: TableSchema, *, columns: Sequence[str] | None
     return read_table(path, stage, columns=columns) if path.is_file() else None
 
 
-def read_scores(run: Path) -> dict[tuple[int, str], list[QuestionScore]]:
-    """Return the evaluated questions of a run by (step, split), ascending; empty without gold answers."""
+def read_scores(run: Path) -> dict[str, dict[int, list[QuestionScore]]]:
+    """Return the evaluated questions of a run by split and ascending step; empty without gold answers."""
     table = read_records(run, EVALUATIONS)
     return {} if table is None else evaluation_scores(table)
 
