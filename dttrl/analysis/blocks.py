@@ -6,12 +6,9 @@ A step trains on few questions, other ones than the step before; the paper looks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dttrl.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STEPS = 15
 """The paper's length of a block (fig:distribution_shift)."""
@@ -35,11 +32,6 @@ class Span(NamedTuple):
     def columns(self) -> dict[str, int]:
         """What a table says of the block."""
         return {"first_step": self.first, "last_step": self.last}
-
-
-def spans_of(table: pd.DataFrame) -> list[Span]:
-    """Return the block of every row of a table that has :attr:`Span.columns`."""
-    return [Span(*steps) for steps in zip(table["first_step"], table["last_step"], strict=True)]
 
 
 def spans(steps: Sequence[int], size: int = STEPS) -> list[Span]:

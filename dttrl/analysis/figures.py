@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dttrl.analysis.blocks import spans_of
+from dttrl.analysis.blocks import Span
 from dttrl.analysis.grouping import title as group_title
 from dttrl.analysis.label_quality import LabelQuality
 from dttrl.analysis.majority_ratio import TITLES, known_measures
@@ -110,7 +111,8 @@ def shift_panels(curves: Sequence[ShiftCurve], *, bins: int = 80) -> Figure:
         low, high = np.quantile(np.concatenate(curve.values), [0.002, 0.998]).tolist()
         edges = np.linspace(low, high, bins + 1)
         colors = matplotlib.colormaps["viridis_r"](np.linspace(0.1, 1.0, len(curve.values)))
-        for span, value_N, color in zip(spans_of(curve.table), curve.values, colors, strict=True):
+        spans = map(Span, curve.table["first_step"], curve.table["last_step"])
+        for span, value_N, color in zip(spans, curve.values, colors, strict=True):
             density, _ = np.histogram(value_N, edges)
             height = density / (value_N.size * np.diff(edges))
             axes.stairs(height, edges, color=color, linewidth=1.2, label=f"steps {span}")
@@ -118,11 +120,10 @@ def shift_panels(curves: Sequence[ShiftCurve], *, bins: int = 80) -> Figure:
         axes.set_title(curve.group.title, fontsize=8)
         axes.legend(fontsize=6)
     axes = panels[-1]
-    for index, curve in enumerate(curves):
-        moved = curve.table[1:]
+    for curve, color in zip(curves, cycle(_COLORS), strict=False):
         axes.plot(
-            moved["last_step"], moved["relative_shift"], color=_COLORS[index % len(_COLORS)], marker="o",
-            markersize=3, label=curve.group.title,
+            "last_step", "relative_shift", data=curve.table[1:], color=color, marker="o", markersize=3,
+            label=curve.group.title,
         )  # fmt: skip
     axes.axhline(0.0, color="black", linewidth=0.8)
     axes.set(xlabel="step", ylabel="shift (standard deviations)")
@@ -137,20 +138,16 @@ def label_panels(measured: Sequence[LabelQuality]) -> Figure:
     """Draw label accuracy (solid) with reward accuracy (dashed), AUROC within questions, and calibration."""
     known = any(len(quality.calibration) for quality in measured)
     figure, panels = _grid(3 if known else 2)
-    for index, quality in enumerate(measured):
-        color = _COLORS[index % len(_COLORS)]
-        for axes, name, style in (
-            (panels[0], "label_accuracy", "-"),
-            (panels[0], "reward_accuracy", "--"),
-            (panels[1], "auroc_within", "-"),
-        ):
-            axes.plot(
+    lines = ((0, "label_accuracy", "-"), (0, "reward_accuracy", "--"), (1, "auroc_within", "-"))
+    for quality, color in zip(measured, cycle(_COLORS), strict=False):
+        for panel, name, style in lines:
+            panels[panel].plot(
                 quality.blocks["last_step"], quality.blocks[name], style, color=color, marker="o",
                 markersize=3, label=quality.group.title if style == "-" else None,
             )  # fmt: skip
         if len(quality.calibration):
-            probability, right = quality.calibration["probability"], quality.calibration["right"]
-            panels[2].plot(probability, right, color=color, marker="o", markersize=3)
+            dots = quality.calibration
+            panels[2].plot("probability", "right", data=dots, color=color, marker="o", markersize=3)
     _dress(panels[0], "labels", [("label accuracy", "-"), ("reward accuracy", "--")])
     _dress(panels[1], "AUROC of confidence within questions", [])
     panels[1].axhline(0.5, color="black", linewidth=0.8)

@@ -40,8 +40,6 @@ BINS = 10
 _MIXTURE = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos")
 
 FloatArray = NDArray[np.float64]
-
-
 LABELS_COUNTED = ("both_wrong", "broken", "repaired", "kept")
 """What became of the plain vote of a question: the label and the majority are both wrong; the label is wrong
 and the majority was right; the other way round; both are right."""
@@ -166,13 +164,11 @@ def _count_labels(run: Path, rows: Mapping[Span, dict[str, Any]]) -> None:
                 continue
             majority, gold = question["majority_answer"], question["gold"]
             # A class has one spelling: the majority's being the label's is to be the same class.
-            same = majority is not None and majority == question["label"]
-            right = label if same else bool(majority) and _equal(grader, majority, gold)
-            row[f"labels_{LABELS_COUNTED[2 * label + bool(right)]}"] += 1
-
-
-def _equal(grader: Grader, one: str, two: str) -> bool:
-    return one == two or grader.equal(one, two) is Verdict.YES
+            if majority is not None and majority == question["label"]:
+                right = label
+            else:
+                right = bool(majority) and (majority == gold or grader.equal(majority, gold) is Verdict.YES)
+            row[f"labels_{LABELS_COUNTED[2 * label + right]}"] += 1
 
 
 def _count_rollouts(
