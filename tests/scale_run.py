@@ -16,8 +16,8 @@ from dttrl.training.setup import read_splits
 QUICKSTART = Path(__file__).resolve().parents[1] / "data/quickstart"
 
 
-def make_run(folder: Path) -> TrainConfig:
-    given = {
+def make_run(folder: Path, **changed: Any) -> TrainConfig:
+    given: dict[str, Any] = {
         "model": str(QUICKSTART / "model"),
         "questions": QUICKSTART / "questions.jsonl",
         "template": "raw",
@@ -28,6 +28,7 @@ def make_run(folder: Path) -> TrainConfig:
         "steps": 2,
         "engine": "openrlhf",
         "run": folder,
+        **changed,
     }
     config = load_config(TrainConfig, None, given)
     create_run(folder, dump_config(config), read_splits(config), overwrite=False)

@@ -52,6 +52,22 @@ def test_a_recorded_run_is_replayed_to_its_labels(controller: Controller) -> Non
     assert main(["vote", str(run), "--quiet"]) == 0
 
 
+def test_the_history_of_a_run_has_the_settings_that_its_configuration_records(tmp_path: Path) -> None:
+    config = make_run(tmp_path / "run", shift_correction=False, history_window=1)
+    opened = Controller(config.run, backend_version="test")
+    try:
+        opened.start(0)
+        responses = drawn(opened, np.random.default_rng(4))
+        opened.label(1, [response["label"] for response in responses], responses)
+        opened.save(1)
+        assert opened._history.pool.mean() > 1  # as measured, not centred on the midpoint
+        opened.start(1)  # as after a resume
+        assert (opened._history.shift_correction, opened._history.window) == (False, 1)
+        assert opened._history.pool.mean() > 1
+    finally:
+        opened.close()
+
+
 def test_rewards_and_places_belong_to_the_questions_also_when_they_come_in_another_order(
     controller: Controller,
 ) -> None:

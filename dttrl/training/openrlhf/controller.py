@@ -67,7 +67,7 @@ class Controller:
         self._decoder = TextDecoder(self._loaded.tokenizer)
         self._grader = Grader(kind=config.kind)
         self._method = find_method(config.method)
-        self._history = History(window=config.history_window)
+        self._history = self._empty_history()
         self.folder = RunFolder(
             run,
             {
@@ -92,12 +92,16 @@ class Controller:
     def start(self, step: int) -> None:
         """Begin after ``step`` (0: from the start): drop newer records and take up the history."""
         self.folder.rewind(step or -1)
-        self._history = History(window=self.config.history_window)
+        self._history = self._empty_history()
         if step and self._method.progressive:
             path = self._history_path(step)
             try:
                 with np.load(path, allow_pickle=False) as arrays:
-                    self._history = History.from_arrays(dict(arrays), window=self.config.history_window)
+                    self._history = History.from_arrays(
+                        dict(arrays),
+                        window=self.config.history_window,
+                        shift_correction=self.config.shift_correction,
+                    )
             except (OSError, ValueError, KeyError) as error:
                 raise InputError(f"{path}: the confidence history cannot be read ({error})") from None
 
@@ -205,6 +209,9 @@ class Controller:
         """Write what is left and end the grader's worker."""
         self.folder.flush()
         self._grader.close()
+
+    def _empty_history(self) -> History:
+        return History(window=self.config.history_window, shift_correction=self.config.shift_correction)
 
     def _history_path(self, step: int) -> Path:
         return self.folder.checkpoints / "history" / f"step-{step:06d}.npz"
