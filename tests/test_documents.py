@@ -22,7 +22,11 @@ DOCUMENTS = sorted(
 )
 
 
-PROSE = ("docs/results.md",)
+PROSE = [
+    "README.md",
+    "CHANGELOG.md",
+    *(f"docs/{name}.md" for name in ("results", "vllm", "servers", "voting", "speed", "openrlhf")),
+]
 TABLES = next(
     folder
     for folder in (ROOT / "data" / "reference" / "tables", ROOT / "runs" / "reference" / "tables")

@@ -83,7 +83,7 @@ def sections(folder: Path) -> Iterator[str]:
             yield compared(
                 read(f"ablations-{start}" + ("-heldout" if split == "heldout" else "")),
                 f"Ablations from `{start}`, 100 steps, {name} questions.",
-                f"{command}data/reference#{start}.* --split {split}",
+                f"{command}'data/reference#{start}.*' --split {split}",
             )
     yield "## The same rollouts, labelled again\n"
     yield relabelled(
