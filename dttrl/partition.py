@@ -13,20 +13,19 @@ Centre = Literal["none", "question"]
 
 
 def centred(confidence_BG: NDArray[np.float64], centre: Centre) -> NDArray[np.float64]:
-    """Return the confidences as they meet the mixture: ``question`` takes each question's mean from them.
+    """Return confidences as they meet the mixture: as they are, or less the mean of their question.
 
-    The mean is over the finite ones; the others stay as they are. Not in the paper.
-
-    >>> centred(np.array([[1.0, 3.0, np.nan]]), "question").tolist()
-    [[-1.0, 1.0, nan]]
+    The mean is over the finite ones. A mixture of all questions then sees confidence and not difficulty (not
+    in the paper).
     """
     if centre == "none":
         return confidence_BG
     finite_BG = np.isfinite(confidence_BG)
     total_B1 = np.where(finite_BG, confidence_BG, 0.0).sum(axis=1, keepdims=True)
-    count_B1 = np.maximum(finite_BG.sum(axis=1, keepdims=True), 1)
-    result_BG: NDArray[np.float64] = confidence_BG - total_B1 / count_B1
-    return result_BG
+    result: NDArray[np.float64] = confidence_BG - total_B1 / np.maximum(
+        finite_BG.sum(axis=1, keepdims=True), 1
+    )
+    return result
 
 
 def assign_positive(

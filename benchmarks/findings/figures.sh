@@ -26,4 +26,7 @@ analyze labels $(for start in $small $smollm2; do of "$start" ttrl distri-gmm; d
 # 6. Ablations
 for start in sums-wrong products-wrong; do
   analyze compare "$pack#$start.*" --split train --plot "$figures/ablations-$start.png" -o "$tables/ablations-$start.parquet"
+  analyze compare "$pack#$start.*" --split heldout -o "$tables/ablations-$start-heldout.parquet"
 done
+# docs/results-tables.md
+python "$(dirname "$0")/appendix.py" "$tables"

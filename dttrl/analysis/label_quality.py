@@ -30,6 +30,7 @@ from dttrl.errors import InputError
 from dttrl.mixture import Mixture
 from dttrl.partition import assign_positive, centred
 from dttrl.schemas import LABELS
+from dttrl.voting.registry import parse_method
 
 METRICS = (
     "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "auroc", "auroc_within",
@@ -179,6 +180,8 @@ def _count_rollouts(
 ) -> Iterator[tuple[FloatArray, NDArray[np.bool_]]]:
     """Count the rollouts of one step; yield what its mixture, where it has one, makes of each question."""
     mixture = _mixture(record)
+    label = settings["label"]
+    monotone = label is not None and parse_method(label).parameters.get("monotone") == "yes"
 
     def count(name: str, counted_G: NDArray[np.bool_]) -> None:
         row[f"rollouts_{name}"] += int(counted_G.sum())
@@ -195,7 +198,7 @@ def _count_rollouts(
         if mixture is None:
             continue
         value_1G = centred(question.confidence_G[None, :], settings["centre"])
-        positive_G = assign_positive(value_1G, mixture, monotone=settings["monotone"])[0]
+        positive_G = assign_positive(value_1G, mixture, monotone=monotone)[0]
         for name, component_G in (("positive", positive_G), ("negative", ~positive_G)):
             count(name, component_G)
             count(f"{name}_right", component_G & right_G)

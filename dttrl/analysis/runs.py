@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import yaml
 
 from dttrl.analysis.accuracy import QuestionScore, evaluation_scores
-from dttrl.config import TrainConfig
 from dttrl.errors import InputError
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, TableSchema
+from dttrl.settings.commands import TrainConfig, with_defaults
 from dttrl.tables import read_table, write_table
 from dttrl.validation import one_line
 
@@ -98,7 +98,7 @@ def read_config(run: Path) -> dict[str, Any]:
         raise InputError(f"{run / CONFIG}: not readable as YAML ({one_line(error)})") from error
     if not isinstance(settings, dict):
         raise InputError(f"{run / CONFIG}: expected a mapping of settings, found {type(settings).__name__}")
-    return _defaults() | settings
+    return with_defaults(TrainConfig, settings)
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -168,18 +168,6 @@ def pack_runs(runs: Sequence[Path], pack: Path) -> None:
         if found:
             path = pack / f"{stage.name}.parquet"
             write_table(path, pa.concat_tables(found), stage, metadata={}, overwrite=True)
-
-
-def _defaults() -> dict[str, Any]:
-    """Return what is done where a run's settings do not say, as YAML would have it."""
-    fields = TrainConfig.model_fields.items()
-    known = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in fields
-        if not field.is_required()
-    }
-    defaults: dict[str, Any] = json.loads(json.dumps(known, default=str))
-    return defaults
 
 
 def _is_pack(path: Path) -> bool:

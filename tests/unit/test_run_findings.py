@@ -24,11 +24,11 @@ from dttrl.analysis import (
 )
 from dttrl.errors import InputError
 from dttrl.history import History
-from dttrl.methods import METHODS
+from dttrl.methods import Signal
 from dttrl.mixture import Mixture
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
 from dttrl.tables import write_table
-from dttrl.training_signal import ScoredBatch, SignalSettings, training_signal
+from dttrl.training_signal import ScoredBatch, training_signal
 
 LABEL = {
     "label_class": 0, "n": 4, "n_valid": 4, "majority_ratio": 0.5, "label_ratio": 0.5, "tie": False,
@@ -125,14 +125,14 @@ def test_a_group_is_named_by_where_it_departs_from_most_runs(tmp_path: Path) -> 
 
 def test_a_setting_younger_than_a_run_had_its_default(tmp_path: Path) -> None:
     runs = [
-        make_run(tmp_path / "old", []),
-        make_run(tmp_path / "new", [], seed=1, min_positives=1),
-        make_run(tmp_path / "changed", [], min_positives=3),
+        make_run(tmp_path / "old", [], method="distri-gmm"),
+        make_run(tmp_path / "new", [], method="distri-gmm", seed=1, min_positives=1),
+        make_run(tmp_path / "changed", [], method="distri-gmm", min_positives=3),
     ]
     groups = grouping.group_folders(runs)
     assert [(group.label, group.seeds) for group in groups] == [
-        ("ttrl", (0, 1)),
-        ("ttrl min_positives=3", (0,)),
+        ("distri-gmm", (0, 1)),
+        ("distri-gmm label=progressive:min=3", (0,)),
     ]
 
 
@@ -287,17 +287,20 @@ def test_labels_are_judged_by_the_very_confidences_that_met_the_mixture(tmp_path
     value_BG = rng.normal(10.0, 3.0, (4, 19))
     value_BG[rng.random((4, 19)) < 0.2] = np.nan
     class_BG = rng.integers(0, 2, (4, 19)).astype(np.int32)
-    settings = SignalSettings(n_train=4, centre="question", monotone=True)
-    signal, _ = training_signal(
-        ScoredBatch(1, class_BG, value_BG), History(), METHODS["distri-gmm"], settings
-    )
+    label = "progressive:monotone=yes"
+    settings = Signal(votes=19, train_samples=4, centre="question", label=label)
+    signal, _ = training_signal(ScoredBatch(1, class_BG, value_BG), History(), settings)
     assert signal.progressive is not None
     assert signal.distrivote is not None
     assert signal.entered_BG is not None
     mixture = signal.progressive.mixture
     record = {f"mixture_{name}": getattr(mixture, name) for name in MIXTURE_NAMES}
     run = make_run(
-        tmp_path / "r", [{"step": 1, "label_accuracy": 1.0} | record], centre="question", monotone=True
+        tmp_path / "r",
+        [{"step": 1, "label_accuracy": 1.0} | record],
+        method="distri-gmm",
+        centre="question",
+        label=label,
     )
     add_rollouts(
         run,
