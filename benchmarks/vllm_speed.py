@@ -38,9 +38,9 @@ from typing import Any
 import numpy as np
 
 from dttrl.sampling.settings import SamplingSettings
+from dttrl.sampling.statistics import row_statistics
 from dttrl.sampling.vllm_engine.engine import VllmEngine
 from dttrl.sampling.vllm_engine.jobs import EngineSettings, Job, Stream
-from dttrl.sampling.vllm_engine.reduction import row_statistics
 
 PROMPT = 32
 

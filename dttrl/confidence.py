@@ -97,17 +97,40 @@ def token_confidence(logprob_TK: ArrayLike, *, k: int) -> NDArray[np.float32]:
     extra entry would make the token look surer. ``-inf``, NaN and -9999 are missing. Returns float32 (T,),
     NaN where a token has no entry. Raises :class:`InputError` when k is not positive.
     """
+    top_TK = _largest(logprob_TK, k)
+    known_TK = np.isfinite(top_TK)
+    count_T = known_TK.sum(axis=1)
+    total_T = np.where(known_TK, top_TK, 0.0).sum(axis=1)
+    confidence_T = np.where(count_T > 0, -total_T / np.maximum(count_T, 1), np.nan)
+    return confidence_T.astype(np.float32)
+
+
+def token_entropy(logprob_TK: ArrayLike, *, k: int) -> NDArray[np.float32]:
+    """Return the entropy of each token from its k largest log-probabilities, in nats.
+
+    All tokens beyond the k are one more outcome, with the mass that the k leave. That is a lower bound of the
+    entropy over the vocabulary (splitting an outcome only adds to it) and closer to it than the sum over the
+    k alone, which lacks the outcome's own term; with the whole vocabulary in k it is exact. Input, result and
+    errors as for :func:`token_confidence`.
+    """
+    top_TK = _largest(logprob_TK, k)
+    known_TK = np.isfinite(top_TK)
+    probability_TK = np.exp(top_TK)
+    rest_T = np.clip(1.0 - probability_TK.sum(axis=1), 0.0, 1.0)
+    rest_term_T = rest_T * np.log(np.where(rest_T > 0, rest_T, 1.0))
+    entropy_T = -(probability_TK * np.where(known_TK, top_TK, 0.0)).sum(axis=1) - rest_term_T
+    return np.where(known_TK.any(axis=1), entropy_T, np.nan).astype(np.float32)
+
+
+def _largest(logprob_TK: ArrayLike, k: int) -> NDArray[np.float64]:
+    """Return the k largest entries of each token, the largest first, -inf where one is missing."""
     if k < 1:
-        raise InputError(f"k must be at least 1 to compute a token confidence, got {k}")
+        raise InputError(f"k must be at least 1 to compute statistics of a token, got {k}")
     values_TK = np.asarray(logprob_TK, dtype=np.float64)
     values_TK = values_TK.reshape(0, 1) if not values_TK.size else np.atleast_2d(values_TK)
     present_TK = np.isfinite(values_TK) & (values_TK > MISSING_LOGPROB)
-    ordered_TK = -np.sort(-np.where(present_TK, values_TK, -np.inf), axis=1)[:, :k]
-    counted_TK = np.isfinite(ordered_TK)
-    count_T = counted_TK.sum(axis=1)
-    total_T = np.where(counted_TK, ordered_TK, 0.0).sum(axis=1)
-    confidence_T = np.where(count_T > 0, -total_T / np.maximum(count_T, 1), np.nan)
-    return confidence_T.astype(np.float32)
+    ordered_TK: NDArray[np.float64] = -np.sort(-np.where(present_TK, values_TK, -np.inf), axis=1)[:, :k]
+    return ordered_TK
 
 
 def step_start(text: str, answer_start: int | None) -> int:

@@ -30,6 +30,7 @@ COMPATIBLE_METADATA = (
     "top_k",
     "k",
     "logprobs_mode",
+    "entropy",
     "measure",
     "region",
     "answer_kind",

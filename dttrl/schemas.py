@@ -121,7 +121,7 @@ ROLLOUTS = _stage(
             _maybe(
                 "token_entropy",
                 _FLOATS,
-                "entropy of the next-token distribution; full or topk as the file metadata says",
+                "entropy of the next token: full, or topk (the rest as one outcome), as the metadata say",
                 "nats",
             ),
             _maybe("token_self_certainty", _FLOATS, "KL(uniform || next token), arXiv:2502.18581", "nats"),

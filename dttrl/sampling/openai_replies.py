@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.confidence import MISSING_LOGPROB, token_confidence
+from dttrl.confidence import MISSING_LOGPROB, token_confidence, token_entropy
 from dttrl.rollouts import FinishReason, Rollout
 from dttrl.served_logprobs import byte_offsets, text_offsets
 
@@ -71,11 +71,7 @@ def read_reply(body: Any, *, k: int) -> Reply:
 
 
 def to_rollout(reply: Reply, *, k: int, query_id: str, sample_id: int, step: int | None = None) -> Rollout:
-    """Return the reply as a rollout with the statistics that its entries allow.
-
-    The entropy is that of the k entries with all other tokens as one more outcome, a lower bound of the
-    model's own.
-    """
+    """Return the reply as a rollout with the statistics that its entries allow."""
     text, offset_T = byte_offsets(reply.pieces, reply.text, whole=reply.whole)
     if offset_T is None:
         offset_T = text_offsets(reply.names, text)
@@ -88,24 +84,13 @@ def to_rollout(reply: Reply, *, k: int, query_id: str, sample_id: int, step: int
         token_offset=offset_T,
         token_confidence=token_confidence(reply.top_TK, k=k) if len(reply.names) else _empty(),
         token_logprob=reply.logprob_T.astype(np.float32),
-        token_entropy=_entropy(reply.top_TK, k),
+        token_entropy=token_entropy(reply.top_TK, k=k) if len(reply.names) else _empty(),
         step=step,
     )
 
 
 def _empty() -> NDArray[np.float32]:
     return np.empty(0, np.float32)
-
-
-def _entropy(top_TK: NDArray[np.float64], k: int) -> NDArray[np.float32]:
-    ordered_TK = -np.sort(-np.where(np.isnan(top_TK), -np.inf, top_TK), axis=1)[:, :k]
-    known_T = np.isfinite(ordered_TK).any(axis=1)
-    probability_TK = np.exp(ordered_TK)
-    rest_T = np.clip(1.0 - probability_TK.sum(axis=1), 0.0, 1.0)
-    finite_TK = np.where(np.isfinite(ordered_TK), ordered_TK, 0.0)
-    rest_term_T = rest_T * np.log(np.where(rest_T > 0, rest_T, 1.0))
-    entropy_T = -(probability_TK * finite_TK).sum(axis=1) - rest_term_T
-    return np.where(known_T, entropy_T, np.nan).astype(np.float32)
 
 
 _Tokens = tuple[list[str], list[bytes], list[float], list[list[float]]]

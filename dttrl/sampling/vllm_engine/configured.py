@@ -61,7 +61,7 @@ def configured_sampler(
         "dtype": dtype,
         "logprobs_mode": "raw_logprobs",
         "statistics": config.statistics,
-        "entropy": "full" if config.statistics == "engine" else f"top-{config.k}",
+        "entropy": "full" if config.statistics == "engine" else "topk",
     }
     sampler = VllmSampler(open_fleet, files.tokenizer, files.eos_ids, max_model_len=context)
     return sampler, metadata, context

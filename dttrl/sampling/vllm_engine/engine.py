@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from dttrl.errors import InputError, WorkError
 from dttrl.sampling.settings import SamplingSettings
-from dttrl.sampling.statistics import STATISTICS
+from dttrl.sampling.statistics import STATISTICS, flat_statistics
 from dttrl.sampling.vllm_engine.extension import STREAM
 from dttrl.sampling.vllm_engine.failures import missing_hook, missing_vllm, start_failure
 from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job, StatisticsMode
 from dttrl.sampling.vllm_engine.recorder import tokens_of
-from dttrl.sampling.vllm_engine.reduction import flat_statistics
 
 HAND_OVER_SECONDS = 1.0
 """Finished samples are fetched this often: each time the engine waits for its device."""

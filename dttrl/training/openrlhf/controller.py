@@ -75,7 +75,7 @@ class Controller:
                 "backend_version": backend_version,
                 "engine": "openrlhf",
                 "logprobs_mode": "raw_logprobs",
-                "entropy": f"top-{config.k}",
+                "entropy": "topk",
                 **prompt_metadata(config, self._loaded),
                 **settings_metadata(sampling_settings(config, seed=config.seed)),
                 **run_metadata(config),
