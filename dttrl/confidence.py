@@ -22,12 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
+from dttrl.served_logprobs import MISSING_LOGPROB
 
 Measure = Literal["topk", "logprob", "perplexity", "entropy", "self-certainty"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-
-MISSING_LOGPROB = -9999.0
-"""What servers write for a log-probability that they do not know (as they cannot write -inf in JSON)."""
 
 RegionKind = Literal["last-step", "all", "tail", "bottom", "lowest"]
 

@@ -70,6 +70,19 @@ def one_line(shown: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
+def kind(value: Any) -> str:
+    """Return what a value is, in the words of JSON."""
+    if value is None:
+        return "null"
+    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
+    return names.get(type(value), "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}")
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, short and on one line."""
+    return one_line(repr(value)[:80])
+
+
 def file_metadata(parquet: Any, path: Path, stage: TableSchema | None = None) -> dict[str, Any]:
     """Return the JSON object under the key ``dttrl``, {} for other people's files; checks version, stage."""
     text = (parquet.schema_arrow.metadata or {}).get(METADATA_KEY)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dttrl.errors import InputError
-from dttrl.interop.openai_chat import apply, statistics_of
+from dttrl.interop.openai_chat import put_tokens
 from dttrl.interop.records import (
     Findings,
     Place,
@@ -30,12 +30,11 @@ from dttrl.interop.records import (
     number_field,
     object_field,
     require,
-    shown,
     text_field,
     whole_field,
 )
 from dttrl.interop.sources import head, parse_object
-from dttrl.validation import one_line
+from dttrl.validation import one_line, shown
 
 MAX_SAMPLE_BYTES = 2**30
 """Longest JSON file of one sample that is unpacked."""
@@ -151,7 +150,7 @@ def _sample(
             finish_reason=finish(choice.get("stop_reason")),
             model=label_field(sample, "output.model", place) or model,
         )
-        apply(record, text, statistics_of(choice.get("logprobs"), text, place, options, findings))
+        put_tokens(record, choice.get("logprobs"), text, options, findings)
         if len(choices) == 1:
             record.answer = _answer(scores, options.score, text)
         if options.score is not None:

@@ -19,7 +19,6 @@ from dttrl.interop.records import (
     ReadOptions,
     Record,
     chat_text,
-    kind,
     label,
     label_field,
     list_field,
@@ -32,6 +31,7 @@ from dttrl.interop.records import (
     reference,
 )
 from dttrl.interop.sources import is_parquet, parquet_fields, parquet_rows
+from dttrl.validation import kind
 
 _COLUMNS = ("doc", "metric", "model_response")
 

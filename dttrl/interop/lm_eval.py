@@ -20,7 +20,6 @@ from dttrl.interop.records import (
     ReadOptions,
     Record,
     chat_text,
-    kind,
     label,
     label_field,
     list_field,
@@ -32,6 +31,7 @@ from dttrl.interop.records import (
     require,
 )
 from dttrl.interop.sources import first_object, json_lines, parse_object
+from dttrl.validation import kind
 
 _NAME = re.compile(r"^samples_(?P<task>.+?)_\d{4}-\d\d-\d\dT.*$")
 _INVALID = "[invalid]"

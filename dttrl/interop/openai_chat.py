@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dttrl.confidence import token_confidence
 from dttrl.errors import InputError
-from dttrl.interop.logprobs import TokenStatistics, entries_asked, token_statistics
 from dttrl.interop.records import (
     Findings,
     Place,
@@ -30,6 +32,7 @@ from dttrl.interop.records import (
     whole_field,
 )
 from dttrl.interop.sources import first_object, json_lines
+from dttrl.served_logprobs import ReplyError, byte_offsets, chat_tokens
 
 _BODIES = ("response.body", "response", "body", "completion")
 _IDS = ("custom_id", "query_id", "question_id", "metadata.query_id", "metadata.custom_id")
@@ -88,46 +91,35 @@ def _rollout(
     score = options.score or options.columns.get("confidence")
     if score is not None:
         record.confidence = number_field(row, score, place)
-    statistics = statistics_of(choice.get("logprobs"), text, place, options, findings)
-    apply(record, text, statistics)
-    if statistics is None:
+    if not put_tokens(record, choice.get("logprobs"), text, options, findings):
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if isinstance(reasoning, str) and reasoning:
             record.text = f"<think>\n{reasoning}\n</think>\n\n{text}"
     return record
 
 
-def statistics_of(
-    logprobs: Any, text: str, place: Place, options: ReadOptions, findings: Findings
-) -> TokenStatistics | None:
-    """Return the statistics of a choice's ``logprobs`` object, None where it has none.
+def put_tokens(record: Record, logprobs: Any, text: str, options: ReadOptions, findings: Findings) -> bool:
+    """Put the text and the statistics of a choice's ``logprobs`` into a record; False where it has none.
 
-    The number of entries is taken from ``options``, else from the first rollout that has any, for all files.
+    The text is what the tokens spell when that holds ``text`` (reasoning before it included). The number of
+    entries is taken from ``options``, else from the first rollout that has any, for all files.
     """
-    if logprobs is None:
-        return None
-    if not isinstance(logprobs, dict):
-        raise InputError(f"{place}: field 'logprobs' is not an object")
-    tokens = logprobs.get("content")
-    if not tokens:
-        return None
-    if not isinstance(tokens, list):
-        raise InputError(f"{place}: field 'logprobs.content' is not a list")
-    k = options.k or findings.facts.get("k") or entries_asked(tokens)
+    record.text = text
+    try:
+        tokens = chat_tokens(logprobs)
+    except ReplyError as error:
+        raise InputError(f"{record.place}: {error}") from error
+    if not tokens.names:
+        return False
+    record.text, record.token_offset = byte_offsets(tokens.pieces, text)
+    record.num_tokens = len(tokens.names)
+    record.token_logprob = tokens.logprob_T.astype(np.float32)
+    k = options.k or findings.facts.get("k") or tokens.entries_asked()
     if k is not None:
         findings.facts.setdefault("k", k)
-    return token_statistics(tokens, text, k=k, place=place)
-
-
-def apply(record: Record, text: str, statistics: TokenStatistics | None) -> None:
-    """Put the text and the token arrays into a record."""
-    record.text = text
-    if statistics is not None:
-        record.text = statistics.text
-        record.num_tokens = len(statistics.logprob)
-        record.token_offset = statistics.offset
-        record.token_logprob = statistics.logprob
-        record.token_confidence = statistics.confidence
+        confidence_T = token_confidence(tokens.largest(k), k=k)
+        record.token_confidence = confidence_T if np.isfinite(confidence_T).any() else None
+    return True
 
 
 def _question(row: dict[str, Any], place: Place, options: ReadOptions) -> tuple[str, str | None]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dttrl.answers.extraction import extract
 from dttrl.errors import InputError
 from dttrl.rollouts import FinishReason
-from dttrl.validation import one_line
+from dttrl.validation import kind, one_line, shown
 
 ROLES = ("question", "id", "sample", "answer", "confidence", "gold", "text", "step", "source")
 """What ``--columns ROLE=FIELD`` may name."""
@@ -263,19 +263,6 @@ def no_score(option: str, place: Place, known: Sequence[str]) -> InputError:
     """Return the error of a ``--score`` field that is not there."""
     there = f"; fields that hold a number: {', '.join(known)}" if known else ""
     return InputError(f"{place}: no field {option!r} for --score{one_line(there)}")
-
-
-def kind(value: Any) -> str:
-    """Return what a value is, in the words of JSON."""
-    if value is None:
-        return "null"
-    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
-    return names.get(type(value), "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}")
-
-
-def shown(value: Any) -> str:
-    """Return a value for a message, short and on one line."""
-    return one_line(repr(value)[:80])
 
 
 def _fields(row: Any) -> str:

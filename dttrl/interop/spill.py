@@ -21,10 +21,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dttrl.errors import InputError, WorkError
-from dttrl.interop.records import Place, Record, shown
+from dttrl.interop.records import Place, Record
 from dttrl.schemas import ROLLOUTS
 from dttrl.tables import table_from_columns
-from dttrl.validation import one_line
+from dttrl.validation import one_line, shown
 
 COLUMNS = (
     "step", "query_id", "source", "prompt", "gold", "text", "finish_reason", "num_tokens", "token_ids",

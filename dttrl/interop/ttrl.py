@@ -19,12 +19,12 @@ from dttrl.interop.records import (
     ReadOptions,
     Record,
     chat_text,
-    kind,
     label_field,
     question_key,
     require,
 )
 from dttrl.interop.sources import first_object, is_parquet, json_lines, parquet_fields, parquet_rows
+from dttrl.validation import kind
 
 _RESPONSES = ("responses", "outputs", "output")
 

@@ -19,7 +19,6 @@ from dttrl.interop.records import (
     ReadOptions,
     Record,
     chat_text,
-    kind,
     label,
     label_field,
     list_field,
@@ -33,6 +32,7 @@ from dttrl.interop.records import (
     whole_field,
 )
 from dttrl.interop.sources import first_object, is_parquet, json_lines, parquet_fields, parquet_rows
+from dttrl.validation import kind
 
 _NOT_SCORES = ("step", "index")
 _GENERATION = ("prompt", "responses", "data_source", "reward_model", "extra_info")

@@ -77,7 +77,7 @@ def test_an_engine_and_a_server_say_the_same_of_the_same_entries(logit_TV: Any, 
             {"token": "a", "logprob": values[0], "top_logprobs": [{"logprob": v} for v in values[:k]]}
         )
     choice = {"message": {"content": "aaaaaa"}, "finish_reason": "stop", "logprobs": {"content": content}}
-    served = to_rollout(read_reply({"choices": [choice]}, k=k), k=k, query_id="q", sample_id=0)
+    served = to_rollout(read_reply({"choices": [choice]}), k=k, query_id="q", sample_id=0)
     confidence_T, logprob_T, entropy_T, certainty_T = flat_statistics(SimpleNamespace(logprobs=flat), 6)
     np.testing.assert_array_equal(served.token_confidence, confidence_T)
     np.testing.assert_array_equal(served.token_logprob, logprob_T)
