@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from dttrl.errors import InputError, WorkError
 from dttrl.interop.records import Place, Record
 from dttrl.schemas import ROLLOUTS
+from dttrl.sorting import Pieces, sorted_rows
 from dttrl.tables import table_from_columns
 from dttrl.validation import one_line, shown
 
@@ -158,11 +159,12 @@ class Spill:
         starts = np.asarray(self._starts)
         with pa.memory_map(str(self._path)) as source:
             batches = pa.ipc.open_file(source)
+            pieces = Pieces(lambda number: pa.Table.from_batches([batches.get_batch(number)]))
             for start in range(0, len(order), per_block):
                 rows = order[start : start + per_block]
-                table = _gather(batches, starts, rows)
+                piece = np.searchsorted(starts, rows, side="right") - 1
                 numbers = pa.array(sample[start : start + per_block], pa.int32())
-                yield _finished(table, numbers, schema)
+                yield _finished(pieces.take(piece, rows - starts[piece]), numbers, schema)
 
     def _order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows in the order of the key, and their sample ids in that order.
@@ -175,22 +177,18 @@ class Spill:
         )
         rank = np.empty(len(self._question_ids), np.int64)
         rank[[self._question_ids[name] for name in sorted(self._question_ids)]] = np.arange(len(rank))
-        arrival = np.arange(len(step))
-        by = (arrival, sample) if self._exact else (arrival, sample, file)
-        order = np.lexsort((*by, rank[question], step))
-        fresh = np.ones(len(order), np.bool_)
-        fresh[1:] = (step[order][1:] != step[order][:-1]) | (question[order][1:] != question[order][:-1])
         if not self._exact:
-            first = np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))
-            return order, np.arange(len(order)) - first
-        repeated = np.flatnonzero(~fresh[1:] & (sample[order][1:] == sample[order][:-1]))
-        if len(repeated):
-            row = int(order[repeated[0] + 1])
+            order, follows = sorted_rows((step, rank[question], file, sample), unique=2)
+            place = np.arange(len(order))
+            return order, place - np.maximum.accumulate(np.where(follows, 0, place))
+        order, repeats = sorted_rows((step, rank[question], sample), unique=3)
+        if repeats.any():
+            row = int(order[np.argmax(repeats)])
+            path, unit = self._files[int(file[row])]
             name = list(self._question_ids)[int(question[row])]
-            place = Place(self._files[int(file[row])][0], int(number[row]), self._files[int(file[row])][1])
             raise InputError(
-                f"{place}: sample {int(sample[row])} of question {name!r} is there already; drop one of them,"
-                " or leave sample= out of --columns to number them in order"
+                f"{Place(path, int(number[row]), unit)}: sample {int(sample[row])} of question {name!r} is"
+                " there already; drop one of them, or leave sample= out of --columns to number them in order"
             )
         return order, sample[order]
 
@@ -202,19 +200,6 @@ def _size(record: Record) -> int:
         if values is not None
     )
     return 64 + len(record.text or "") + len(record.prompt or "") + 4 * tokens
-
-
-def _gather(batches: Any, starts: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.Table:
-    """Return the rows in the order given; only the batches that hold them are touched."""
-    batch = np.searchsorted(starts, rows, side="right") - 1
-    by_batch = np.argsort(batch, kind="stable")
-    pieces: list[pa.RecordBatch] = []
-    for index in np.unique(batch):
-        inside: Sequence[int] = rows[by_batch][batch[by_batch] == index] - starts[index]
-        pieces.append(batches.get_batch(int(index)).take(pa.array(inside)))
-    back = np.empty(len(rows), np.int64)
-    back[by_batch] = np.arange(len(rows))
-    return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(back))
 
 
 def _finished(table: pa.Table, sample: pa.Array, schema: pa.Schema) -> pa.Table:
