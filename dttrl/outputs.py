@@ -1,8 +1,9 @@
-"""Files that are written whole or not at all, and only where they may be."""
+"""Files that are written whole or not at all, only where they may be, and by one process at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,3 +56,29 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: object) -> Iterator[None]:
+    """Hold the lock file ``path`` for the block; its folder (not the parents of that) is made where missing.
+
+    InputError at once where another process holds it, and where the folder cannot be made or written to. The
+    system lets the lock go with the process, however that ends. File systems without locks let everyone in.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0, thread_local=False)
+    try:
+        path.parent.mkdir(exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"{what}: another process is working on it; wait for it or stop it") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise InputError(f"{path.parent}: cannot be written to ({error.strerror})") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # first, so that a waiting process does not lock a removed file
+            path.unlink()
+        lock.release()

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dttrl.errors import InputError
-from dttrl.locking import Lock
+from dttrl.outputs import locked
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout, rollouts_to_table
 from dttrl.schemas import KEY_COLUMNS, ROLLOUTS
@@ -51,7 +51,7 @@ class Parts:
 
     def __init__(self, output: Path, metadata: Mapping[str, object], *, keep_tokens: bool) -> None:
         self.folder = parts_folder(output)
-        self._lock = Lock(self.folder / "lock")
+        self._lock = contextlib.ExitStack()
         self._metadata = dict(metadata)
         self._keep_tokens = keep_tokens
         self._held: list[Rollout] = []
@@ -59,16 +59,13 @@ class Parts:
         self._flushed = time.monotonic()
 
     def __enter__(self) -> Self:
-        if not self._lock.take():
-            raise InputError(
-                f"{self.folder}: another process is sampling into it; wait for it, or choose another output"
-            )
+        self._lock.enter_context(locked(self.folder / "lock", self.folder))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lock.release()
+        self._lock.close()
         with contextlib.suppress(OSError):  # not empty: there are parts
             self.folder.rmdir()
 
@@ -177,7 +174,7 @@ def joined(paths: Sequence[Path], wanted: Mapping[str, int]) -> Iterator[pa.Tabl
                 found.append(np.stack(keys).astype(np.int64))
                 groups.append((path, group))
     index = np.concatenate(found, axis=1)
-    order, repeats = sorted_rows(index[:2], unique=2)
+    order, repeats = sorted_rows((index[0], index[1]), unique=2)
     index = index[:, order[~repeats]]
 
     def read(number: int) -> pa.Table:

@@ -17,8 +17,8 @@ from pathlib import Path
 from dttrl.config import TrainConfig, dump_config, load_config
 from dttrl.errors import InputError
 from dttrl.history import History
-from dttrl.locking import locked
 from dttrl.methods import find_method
+from dttrl.outputs import locked
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
 from dttrl.scale_config import SCALE_FIELDS

@@ -16,7 +16,7 @@ import dttrl
 from dttrl.config import TrainConfig, dump_config, load_config
 from dttrl.config_file import read_fields
 from dttrl.errors import InputError, MissingDependencyError, WorkError
-from dttrl.locking import locked
+from dttrl.outputs import locked
 from dttrl.questions import Question
 from dttrl.sampling.configured import prompt_encoder
 from dttrl.training.evaluation import evaluation_summary
