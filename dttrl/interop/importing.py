@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dttrl.errors import InputError
-from dttrl.interop.records import Findings, ReadOptions, Record
-from dttrl.interop.registry import Format
+from dttrl.interop.fields import Findings, ReadOptions, Record
+from dttrl.interop.formats import Format
 from dttrl.interop.spill import Spill
 from dttrl.questions import Question
 from dttrl.schemas import ROLLOUTS

@@ -21,7 +21,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dttrl.errors import InputError, WorkError
-from dttrl.interop.records import Place, Record
+from dttrl.interop.fields import Record
+from dttrl.row_files import Place
 from dttrl.schemas import ROLLOUTS
 from dttrl.sorting import Pieces, sorted_rows
 from dttrl.tables import table_from_columns

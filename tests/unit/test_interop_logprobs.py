@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dttrl.interop.openai_chat import put_tokens
-from dttrl.interop.records import (
+from dttrl.interop.fields import (
     Findings,
     Place,
     ReadOptions,
@@ -22,6 +21,7 @@ from dttrl.interop.records import (
     lookup,
     reference,
 )
+from dttrl.interop.openai_chat import put_tokens
 from dttrl.served_logprobs import chat_tokens
 
 HERE = Place(Path("r.jsonl"), 1, "line")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from dttrl.errors import InputError
 from dttrl.interop import spill as module
+from dttrl.interop.fields import Findings, Place, ReadOptions, Record
+from dttrl.interop.formats import Format
 from dttrl.interop.importing import import_files
-from dttrl.interop.records import Findings, Place, ReadOptions, Record
-from dttrl.interop.registry import Format
 from dttrl.interop.spill import Spill
 from dttrl.tables import RolloutFiles
 

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dttrl.interop.fields import Findings, Place, ReadOptions, Record
 from dttrl.interop.openai_chat import put_tokens
-from dttrl.interop.records import Findings, Place, ReadOptions, Record
 from dttrl.sampling.openai_replies import read_reply, to_rollout
 from dttrl.served_logprobs import byte_offsets, text_offsets
 

@@ -18,7 +18,7 @@ from dttrl.interop import (
     ttrl,
     verl,
 )
-from dttrl.interop.records import ROLES, Findings, ReadOptions, Record
+from dttrl.interop.fields import ROLES, Findings, ReadOptions, Record
 
 
 @dataclass(frozen=True)
