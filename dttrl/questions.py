@@ -49,14 +49,6 @@ class Question:
     source: str | None = None
 
 
-@dataclass(frozen=True)
-class _Columns:
-    prompt: str
-    answer: str | None
-    id: str | None
-    source: str | None
-
-
 def read_questions(
     path: Path,
     *,
@@ -80,22 +72,24 @@ def read_questions(
     if not rows:
         raise InputError(f"{path}: holds no question")
     names = list(dict.fromkeys(name for _, row in rows for name in row))
-    columns = _Columns(
-        prompt=_required(path, "prompt", prompt_column, names),
-        answer=_resolve(path, "answer", answer_column, rows, names),
-        id=_resolve(path, "id", id_column, rows, names),
-        source=_resolve(path, "source", source_column, rows, names),
-    )
+    prompt = _required(path, "prompt", prompt_column, names)
+    asked = {"answer": answer_column, "id": id_column, "source": source_column}
+    columns = {role: _resolve(path, role, column, rows, names) for role, column in asked.items()}
     questions: list[Question] = []
     seen: dict[str, Place] = {}
     for number, (where, row) in enumerate(rows):
-        question = _question(number, where, row, columns, path.stem)
-        if question.id in seen:
+        found = {role: _scalar(row, where, column) for role, column in columns.items()}
+        stock = found["source"] or sanitize(path.stem)
+        identity = found["id"]
+        if identity is None or columns["id"] == "extra_info.index":
+            identity = f"{stock}-{number if identity is None else identity}"
+        text = _prompt(lookup(row, prompt), where, prompt)
+        if identity in seen:
             raise InputError(
-                f"{where}: id {question.id!r} was used at {seen[question.id]} already; ids must be unique"
+                f"{where}: id {identity!r} was used at {seen[identity]} already; ids must be unique"
             )
-        seen[question.id] = where
-        questions.append(question)
+        seen[identity] = where
+        questions.append(Question(identity, text, found["answer"], found["source"]))
     return questions
 
 
@@ -124,22 +118,6 @@ def _resolve(
             f"{path}: no column {column!r} (columns: {one_line(', '.join(names))}); check --{role}-column"
         )
     return None
-
-
-def _question(number: int, where: Place, row: dict[str, Any], columns: _Columns, stem: str) -> Question:
-    source = _scalar(row, where, columns.source)
-    identity = _scalar(row, where, columns.id)
-    stock = source or sanitize(stem)
-    if identity is None:
-        identity = f"{stock}-{number}"
-    elif columns.id == "extra_info.index":
-        identity = f"{stock}-{identity}"
-    return Question(
-        id=identity,
-        prompt=_prompt(lookup(row, columns.prompt), where, columns.prompt),
-        answer=_scalar(row, where, columns.answer),
-        source=source,
-    )
 
 
 def _scalar(row: dict[str, Any], where: Place, column: str | None) -> str | None:

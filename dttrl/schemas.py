@@ -26,19 +26,14 @@ _MEASURE_UNIT = "unit of the measure named in the file metadata"
 class TableSchema:
     """The columns of one stage: all that are known, those that a file must have, and the unique key.
 
-    ``fields`` holds the known columns in their order. A file may lack the ``optional`` ones and may have
-    columns that are not listed here. ``step`` is null (or absent) in data that no training step made.
+    ``fields`` holds the known columns in their order. A file may lack those that are not required and may
+    have columns that are not listed here. ``step`` is null (or absent) in data that no training step made.
     """
 
     name: str
     fields: pa.Schema
     required: frozenset[str]
     key: tuple[str, ...]
-
-    @property
-    def optional(self) -> frozenset[str]:
-        """The known columns that a file may lack."""
-        return frozenset(self.fields.names) - self.required
 
     def select(self, names: Iterable[str]) -> pa.Schema:
         """Return the schema of the named columns, in the order of ``fields``; raises for an unknown name."""

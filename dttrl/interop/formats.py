@@ -9,11 +9,11 @@ from pathlib import Path
 from dttrl.errors import InputError
 from dttrl.interop import (
     columns,
-    deepconf,
     inspect_logs,
     lighteval,
     lm_eval,
     openai_chat,
+    traces,
     trl,
     ttrl,
     verl,
@@ -132,8 +132,8 @@ FORMATS: dict[str, Format] = _table(
         "pickle",
         "prompt, gold, text, answer, token confidences, token ids",
         (".pkl", ".pickle"),
-        deepconf.recognise,
-        deepconf.read,
+        traces.recognise,
+        traces.read,
     ),
     Format(
         "columns",

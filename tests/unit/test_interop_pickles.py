@@ -19,7 +19,7 @@ from dttrl.errors import InputError
 from dttrl.interop.fields import ReadOptions
 from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import ImportSummary, import_files
-from dttrl.interop.pickles import Refused, lines, load_plain
+from dttrl.interop.pickles import NotPlainData, lines, load_plain
 from dttrl.tables import ROLLOUTS, read_metadata, read_table
 
 
@@ -210,7 +210,7 @@ def test_shared_lists_do_not_unfold_without_end() -> None:
     confs = [1.0] * 1000
     content = {"all_traces": [{"text": "x", "confs": confs}] * 5000}
     data = pickle.dumps(content)
-    with pytest.raises(Refused, match="unfolds"):
+    with pytest.raises(NotPlainData, match="unfolds"):
         list(lines(load_plain(data), 100 * len(data)))
 
 
