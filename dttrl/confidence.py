@@ -26,6 +26,14 @@ from dttrl.served_logprobs import MISSING_LOGPROB
 
 Measure = Literal["topk", "logprob", "perplexity", "entropy", "self-certainty"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
+MEASURED_COLUMNS: dict[Measure, str] = {
+    "topk": "token_confidence",
+    "logprob": "token_logprob",
+    "perplexity": "token_logprob",
+    "entropy": "token_entropy",
+    "self-certainty": "token_self_certainty",
+}
+"""The token column that a measure is computed from."""
 
 RegionKind = Literal["last-step", "all", "tail", "bottom", "lowest"]
 
@@ -179,7 +187,10 @@ def trajectory_confidence(
     value is missing (not finite, or -9999) are left out of the mean. ``perplexity`` is the inverse
     perplexity, i.e. the geometric mean probability, in (0, 1].
     """
-    values_T = _token_values(rollout, measure)
+    if measure not in MEASURES:
+        raise InputError(f"measure {measure!r} is not one of: {', '.join(MEASURES)}")
+    values_T = getattr(rollout, MEASURED_COLUMNS[measure]).astype(np.float64)
+    values_T = -values_T if measure == "entropy" else values_T
     offset_T = rollout.token_offset
     present_T = np.isfinite(values_T) & (np.abs(values_T) < -MISSING_LOGPROB)
     if offset_T.size != values_T.size:
@@ -209,15 +220,3 @@ def positive_weights(confidence: NDArray[np.float64], measure: Measure) -> NDArr
             "use measure topk or perplexity, or a vote without weights"
         )
     return weights
-
-
-def _token_values(rollout: Rollout, measure: Measure) -> NDArray[np.float64]:
-    if measure == "topk":
-        return rollout.token_confidence.astype(np.float64)
-    if measure in ("logprob", "perplexity"):
-        return rollout.token_logprob.astype(np.float64)
-    if measure == "entropy":
-        return -rollout.token_entropy.astype(np.float64)
-    if measure == "self-certainty":
-        return rollout.token_self_certainty.astype(np.float64)
-    raise InputError(f"measure {measure!r} is not one of: {', '.join(MEASURES)}")

@@ -164,30 +164,17 @@ _N_VALID = _column("n_valid", _INT, "rollouts with an answer", "rollouts")
 _TIE = _column("tie", _BOOL, "several classes had the most votes")
 
 
-def _distri_columns() -> list[pa.Field]:
-    split, unit = "eq:global_gmm_split", "rollouts"
-    return [
-        _maybe("n_pos", _INT, "rollouts in the positive set", unit, split),
-        _maybe("n_neg", _INT, "rollouts in the negative set", unit, split),
-        _maybe(
-            "rejected",
-            _STRING,
-            "answer that the negative set elected and that was dropped; null: none",
-            equation="eq:reject_filter",
-        ),
-        _maybe("fallback", _STRING, "why a plainer vote was taken; null: none was"),
-    ]
-
-
-def _mixture_columns() -> list[pa.Field]:
-    meanings = {
-        "mean_neg": "mean of the negative (lower) component of the mixture",
-        "std_neg": "standard deviation of the negative component",
-        "mean_pos": "mean of the positive (higher) component of the mixture",
-        "std_pos": "standard deviation of the positive component",
-    }
-    return [_maybe(name, _FLOAT, text, _MEASURE_UNIT, "eq:gmm") for name, text in meanings.items()]
-
+_DISTRI = (
+    _maybe("n_pos", _INT, "rollouts in the positive set", "rollouts", "eq:global_gmm_split"),
+    _maybe("n_neg", _INT, "rollouts in the negative set", "rollouts", "eq:global_gmm_split"),
+    _maybe(
+        "rejected",
+        _STRING,
+        "answer that the negative set elected and that was dropped; null: none",
+        equation="eq:reject_filter",
+    ),
+    _maybe("fallback", _STRING, "why a plainer vote was taken; null: none was"),
+)
 
 VOTES = _stage(
     "votes",
@@ -209,8 +196,23 @@ VOTES = _stage(
         _column("margin", _FLOAT, "share of the votes of the winner minus that of the runner-up"),
         _TIE,
         _DIVERSITY,
-        *_distri_columns(),
-        *_mixture_columns(),
+        *_DISTRI,
+        _maybe(
+            "mean_neg",
+            _FLOAT,
+            "mean of the negative (lower) component of the mixture",
+            _MEASURE_UNIT,
+            "eq:gmm",
+        ),
+        _maybe("std_neg", _FLOAT, "standard deviation of the negative component", _MEASURE_UNIT, "eq:gmm"),
+        _maybe(
+            "mean_pos",
+            _FLOAT,
+            "mean of the positive (higher) component of the mixture",
+            _MEASURE_UNIT,
+            "eq:gmm",
+        ),
+        _maybe("std_pos", _FLOAT, "standard deviation of the positive component", _MEASURE_UNIT, "eq:gmm"),
     ),
 )
 
@@ -234,7 +236,7 @@ LABELS = _stage(
         _DIVERSITY,
         _column("diversity_weight", _FLOAT, "weight of the question", equation="eq:uncertainty-weight"),
         _column("reward_mean", _FLOAT, "mean reward over the trained rollouts", "fraction"),
-        *_distri_columns(),
+        *_DISTRI,
     ),
 )
 

@@ -118,7 +118,7 @@ def import_files(
         summary = ImportSummary(
             entry.name,
             files=len(paths),
-            questions=spill.num_questions,
+            questions=len(spill.questions),
             rollouts=spill.num_rows,
             columns=list(schema.names),
             model=metadata.get("model"),

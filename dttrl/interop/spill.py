@@ -54,8 +54,9 @@ class Spill:
         self._writer: Any = None
         self._starts: list[int] = [0]
         self._bytes = 0
-        self._question_ids: dict[str, int] = {}
-        self._firsts: list[tuple[str | None, int, Place]] = []
+        self.num_rows = 0
+        self.questions: dict[str, tuple[int, str | None, int, Place]] = {}
+        """By id: its number, reference answer, hash of the prompt and place, as they first came."""
         self._files: list[tuple[Path, str]] = []
         self._keys = {name: array("q") for name in ("step", "question", "file", "sample", "number")}
         self.present: dict[str, int] = dict.fromkeys(COLUMNS, 0)
@@ -76,24 +77,22 @@ class Spill:
         with contextlib.suppress(OSError):
             self._path.unlink()
 
-    @property
-    def num_rows(self) -> int:
-        """Rollouts so far."""
-        return len(self._keys["step"])
-
-    @property
-    def num_questions(self) -> int:
-        """Questions so far."""
-        return len(self._question_ids)
-
     def add(self, record: Record) -> None:
         """Take one record; raises InputError where prompt or reference contradict an earlier one's."""
-        place = record.place
-        question = self._question_ids.setdefault(record.query_id, len(self._question_ids))
-        if question == len(self._firsts):
-            self._firsts.append((record.gold, hash(record.prompt), place))
-        else:
-            self._compare(record, *self._firsts[question])
+        place, prompt = record.place, hash(record.prompt)
+        new = (len(self.questions), record.gold, prompt, place)
+        question, gold, first_prompt, first = self.questions.setdefault(record.query_id, new)
+        if record.gold != gold:
+            raise InputError(
+                f"{place}: the reference answer of question {record.query_id!r} is"
+                f" {shown(record.gold)}, but {shown(gold)} at {first};"
+                " questions that differ need ids that differ"
+            )
+        if self._same_prompts and prompt != first_prompt:
+            raise InputError(
+                f"{place}: the prompt of question {record.query_id!r} is not that at {first};"
+                " questions that differ need ids that differ (import the files one by one)"
+            )
         if not self._files or self._files[-1] != (place.path, place.unit):
             self._files.append((place.path, place.unit))
         keys = (
@@ -105,23 +104,11 @@ class Spill:
         )
         for column, value in zip(self._keys.values(), keys, strict=True):
             column.append(value)
+        self.num_rows += 1
         self._pending.append(record)
         self._pending_bytes += _size(record)
         if len(self._pending) >= _BATCH_ROWS or self._pending_bytes >= _BATCH_BYTES:
             self._flush()
-
-    def _compare(self, record: Record, gold: str | None, prompt: int, first: Place) -> None:
-        if record.gold != gold:
-            raise InputError(
-                f"{record.place}: the reference answer of question {record.query_id!r} is"
-                f" {shown(record.gold)}, but {shown(gold)} at {first};"
-                " questions that differ need ids that differ"
-            )
-        if self._same_prompts and hash(record.prompt) != prompt:
-            raise InputError(
-                f"{record.place}: the prompt of question {record.query_id!r} is not that at {first};"
-                " questions that differ need ids that differ (import the files one by one)"
-            )
 
     def _flush(self) -> None:
         if not self._pending:
@@ -176,8 +163,8 @@ class Spill:
         step, question, file, sample, number = (
             np.frombuffer(column, np.int64) for column in self._keys.values()
         )
-        rank = np.empty(len(self._question_ids), np.int64)
-        rank[[self._question_ids[name] for name in sorted(self._question_ids)]] = np.arange(len(rank))
+        rank = np.empty(len(self.questions), np.int64)
+        rank[[self.questions[name][0] for name in sorted(self.questions)]] = np.arange(len(rank))
         if not self._exact:
             order, follows = sorted_rows((step, rank[question], file, sample), unique=2)
             place = np.arange(len(order))
@@ -186,7 +173,7 @@ class Spill:
         if repeats.any():
             row = int(order[np.argmax(repeats)])
             path, unit = self._files[int(file[row])]
-            name = list(self._question_ids)[int(question[row])]
+            name = list(self.questions)[int(question[row])]
             raise InputError(
                 f"{Place(path, int(number[row]), unit)}: sample {int(sample[row])} of question {name!r} is"
                 " there already; drop one of them, or leave sample= out of --columns to number them in order"
