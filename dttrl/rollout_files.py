@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from dttrl.errors import InputError
 from dttrl.schemas import KEY_COLUMNS, ROLLOUTS
-from dttrl.validation import conform, file_metadata, file_schema, missing_column, one_line, open_parquet
+from dttrl.validation import (
+    check_distinct,
+    conform,
+    file_metadata,
+    file_schema,
+    missing_column,
+    one_line,
+    open_parquet,
+)
 
 COMPATIBLE_METADATA = (
     "format_version",
@@ -219,10 +227,7 @@ def _expand(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         files.extend(parts)
     if not files:
         raise InputError("no rollout files were given")
-    resolved = [path.resolve() for path in files]
-    for index, path in enumerate(resolved):
-        if path in resolved[:index]:
-            raise InputError(f"{files[index]}: given twice")
+    check_distinct(files)
     return files, folders
 
 

@@ -154,18 +154,15 @@ def file_schema(
             continue
         if field.name in stage.fields.names:
             declared = stage.fields.field(field.name)
-            _check_type(field, declared, path)
+            if not _convertible(field.type, declared.type):
+                raise InputError(
+                    f"{path}: column {field.name!r} is {one_line(field.type)}, expected {declared.type};"
+                    " convert it"
+                )
             field = declared
         fields.append(field)
     fields += [stage.fields.field(name) for name in columns or () if name not in found.names]
     return pa.schema(fields, metadata=stage.fields.metadata)
-
-
-def _check_type(found: pa.Field, declared: pa.Field, path: Path) -> None:
-    if not _convertible(found.type, declared.type):
-        raise InputError(
-            f"{path}: column {found.name!r} is {one_line(found.type)}, expected {declared.type}; convert it"
-        )
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -236,6 +233,15 @@ def _first_unfit(column: pa.ChunkedArray, kind: pa.DataType) -> int:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             high = middle
     return low
+
+
+def check_distinct(paths: Sequence[Path]) -> None:
+    """Raise for a file that is given twice, under whatever name."""
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise InputError(f"{path}: given twice")
+        seen.add(path.resolve())
 
 
 def check_unique(table: pa.Table, stage: TableSchema, path: Path) -> None:

@@ -120,19 +120,11 @@ def roles(text: str | None) -> dict[str, str]:
 def _list(console: Console) -> None:
     from dttrl.interop.formats import FORMATS
 
-    rows = [[entry.name, entry.recognised, entry.carries, entry.summary] for entry in FORMATS.values()]
-    console.table("Formats", ["format", "recognised by", "carries", "what it is"], rows)
-    console.data(
-        [
-            {
-                "format": entry.name,
-                "summary": entry.summary,
-                "recognised": entry.recognised,
-                "carries": entry.carries,
-            }
-            for entry in FORMATS.values()
-        ]
-    )
+    keys = ("format", "summary", "recognised", "carries")
+    rows = [(entry.name, entry.summary, entry.recognised, entry.carries) for entry in FORMATS.values()]
+    shown = [[name, recognised, carries, summary] for name, summary, recognised, carries in rows]
+    console.table("Formats", ["format", "recognised by", "carries", "what it is"], shown)
+    console.data([dict(zip(keys, row, strict=True)) for row in rows])
 
 
 def _show(console: Console, summary: ImportSummary, output: Path) -> None:

@@ -16,7 +16,7 @@ from dttrl.interop.spill import Spill
 from dttrl.questions import Question
 from dttrl.schemas import ROLLOUTS
 from dttrl.tables import TableWriter, sanitize
-from dttrl.validation import one_line
+from dttrl.validation import check_distinct, one_line
 
 _EVERY = 256  # records between two calls of the progress
 
@@ -58,10 +58,7 @@ def expand(sources: Sequence[Path], entry: Format) -> list[Path]:
         if not inside:
             raise InputError(f"{source}: no files of format {entry.name} ({entry.recognised}) in this folder")
         files += inside
-    resolved = [path.resolve() for path in files]
-    for index, path in enumerate(resolved):
-        if path in resolved[:index]:
-            raise InputError(f"{files[index]}: given twice")
+    check_distinct(files)
     if not files:
         raise InputError("no files to import were given")
     return files
