@@ -38,8 +38,7 @@ from typing import Any
 import numpy as np
 
 from dttrl.sampling.settings import SamplingSettings
-from dttrl.sampling.statistics import row_statistics
-from dttrl.sampling.vllm_engine.engine import VllmEngine
+from dttrl.sampling.vllm_engine.engine import VllmEngine, row_statistics
 from dttrl.sampling.vllm_engine.jobs import EngineSettings, Job, Stream
 
 PROMPT = 32

@@ -1,20 +1,15 @@
-"""Token statistics: confidence, log-probability of the token, entropy, self-certainty.
+"""Token statistics on the device: confidence, log-probability of the token, entropy, self-certainty.
 
-All are taken from the model's own distribution (before temperature and truncation), in nats. On the device,
-in float32, one log-softmax serves all, and apart from plain sums there is only a top-k, never a sort.
+All are taken from the model's own distribution (before temperature and truncation), in float32 and
+nats. One log-softmax serves all, and apart from plain sums there is only a top-k, never a sort.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-from dttrl.confidence import token_confidence, token_entropy
 
 STATISTICS = 4
 
@@ -42,20 +37,3 @@ def token_statistics(
     # 0 * -inf is NaN; the clamped factor makes it the limit, 0.
     torch.neg(torch.linalg.vecdot(probability_BV, logprob_BV.clamp_min(lowest)), out=out_4B[2])
     torch.neg(logprob_BV.mean(-1).add_(math.log(size)), out=out_4B[3])
-
-
-def flat_statistics(logprobs: Any, tokens: int) -> NDArray[np.float32]:
-    """Return statistics (4, T) from vLLM's ``FlatLogprobs``: those of ``token_statistics``, from k entries.
-
-    The first entry of a position is the sampled token, the k largest follow. The entropy is
-    :func:`~dttrl.confidence.token_entropy`; self-certainty needs the whole vocabulary and is NaN.
-    """
-    value_TK = np.array(logprobs.logprobs, dtype=np.float32).reshape(tokens, -1)
-    return row_statistics(value_TK[:, 0], value_TK[:, 1:])
-
-
-def row_statistics(chosen_T: NDArray[np.float32], top_TK: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return statistics (4, T) from the sampled tokens' log-probabilities and the k largest."""
-    k = top_TK.shape[1]
-    unknown_T = np.full(len(chosen_T), np.nan, np.float32)
-    return np.stack([token_confidence(top_TK, k=k), chosen_T, token_entropy(top_TK, k=k), unknown_T])

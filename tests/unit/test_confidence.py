@@ -23,7 +23,7 @@ from dttrl.confidence import (
 from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
 from dttrl.sampling.openai_replies import read_reply, to_rollout
-from dttrl.sampling.statistics import flat_statistics
+from dttrl.sampling.vllm_engine.engine import flat_statistics
 
 
 def make_rollout(tokens: list[str], values: list[float], **columns: list[float]) -> Rollout:

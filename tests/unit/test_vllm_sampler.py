@@ -15,7 +15,7 @@ from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.models import TokenizerFiles, load_tokenizer
 from dttrl.sampling.settings import SamplingSettings
-from dttrl.sampling.statistics import row_statistics
+from dttrl.sampling.vllm_engine.engine import row_statistics
 from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Fleet, Job, Stream
 from dttrl.sampling.vllm_engine.replicas import Replicas, questions, share_of
 from dttrl.sampling.vllm_engine.sampler import OneEngine, VllmSampler
