@@ -29,6 +29,7 @@ from dttrl.mixture import Mixture
 from dttrl.partition import assign_positive
 from dttrl.schemas import LABELS
 from dttrl.tables import read_table
+from dttrl.voting.registry import parse_method
 
 METRICS = (
     "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "auroc", "auroc_within",
@@ -272,7 +273,8 @@ def _count_rollouts(
         finite_G = np.isfinite(value_G)
         if settings["centre"] == "question" and finite_G.any():
             value_G = value_G - value_G[finite_G].mean()
-        monotone = bool(settings["monotone"])
+        label = settings["label"]
+        monotone = label is not None and parse_method(label).parameters.get("monotone") == "yes"
         positive_G = assign_positive(value_G[None, :], mixture, monotone=monotone)[0]
         counts.positive += int(positive_G.sum())
         counts.positive_right += int((positive_G & right_G).sum())

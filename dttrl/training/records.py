@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dttrl.methods import Method
+from dttrl.methods import Signal
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout, rollouts_to_table
 from dttrl.schemas import HISTORY, LABELS, ROLLOUTS
@@ -91,10 +91,10 @@ def label_table(
 
 
 def history_table(
-    batch: ScoredBatch, questions: Sequence[Question], signal: TrainingSignal, method: Method
+    batch: ScoredBatch, questions: Sequence[Question], signal: TrainingSignal, settings: Signal
 ) -> pa.Table | None:
     """Return the confidences that entered the history as rows of HISTORY; None where no history is kept."""
-    if not method.progressive or signal.progressive is None or signal.entered_BG is None:
+    if not settings.row.history or signal.progressive is None or signal.entered_BG is None:
         return None
     n_votes = batch.class_BG.shape[1]
     order = sorted(range(len(questions)), key=lambda b: questions[b].id)
@@ -113,7 +113,7 @@ def history_table(
 
 def label_of(scored: ScoredQuestion, signal: TrainingSignal, b: int) -> str | None:
     """Return how a question's pseudo-label is written: its class's spelling, or the gold answer itself."""
-    if signal.label_strategy == "ground-truth":
+    if signal.by_gold:
         return scored.gold
     label = int(signal.label_B[b])
     return scored.spellings[label] if label >= 0 else None
@@ -122,7 +122,7 @@ def label_of(scored: ScoredQuestion, signal: TrainingSignal, b: int) -> str | No
 def _is_correct(scored: ScoredQuestion, signal: TrainingSignal, b: int) -> bool | None:
     """Whether a label is right; None without gold, and where the gold label was given by no rollout."""
     label = int(signal.label_B[b])
-    if scored.gold_class is None or (signal.label_strategy == "ground-truth" and label < 0):
+    if scored.gold_class is None or (signal.by_gold and label < 0):
         return None
     return label >= 0 and label == scored.gold_class
 

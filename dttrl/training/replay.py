@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,20 @@ import numpy as np
 import pyarrow as pa
 
 from dttrl.answers.grading import Grader
-from dttrl.config import TrainConfig, load_config
 from dttrl.errors import InputError
-from dttrl.history import History
-from dttrl.methods import METHODS, find_method
+from dttrl.methods import METHODS
 from dttrl.offline import Ballot, Contender, expand, has_confidence, open_votes, pool_mixtures, strategies
 from dttrl.questions import Question
 from dttrl.rollout_files import RolloutFiles
 from dttrl.schemas import LABELS
 from dttrl.scored_blocks import FloatArray, ScoredBlock, read_blocks
 from dttrl.scoring import ScoredQuestion
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import load_config
 from dttrl.tables import read_table
 from dttrl.training.records import label_table
 from dttrl.training.run_folder import CONFIG, find_config
-from dttrl.training.signal import scored_batch, signal_settings
+from dttrl.training.signal import scored_batch
 from dttrl.training_signal import training_signal
 from dttrl.vote_summary import VoteSummary
 from dttrl.voting.registry import VoteOutcome
@@ -72,10 +72,13 @@ class Trained:
         self.name = name
         self.labels: pa.Table | None = None
         """The rows of LABELS of the last step."""
-        self._method = find_method(name)
-        self.needs_confidence = self._method.label in ("weighted", "distrivoting")
-        self._config, self._settings = config, signal_settings(config)
-        self._history = History(window=config.history_window, shift_correction=config.shift_correction)
+        self._config = config
+        self._signal = config.signal
+        if name != self._signal.method:
+            self._signal = self._signal.model_copy(update={"method": name, "label": None})
+        vote = self._signal.vote
+        self.needs_confidence = vote is not None and vote.info.needs_confidence
+        self._history = self._signal.history()
 
     def vote(self, block: ScoredBlock, weight_RN: FloatArray) -> VoteOutcome:
         """Label a step."""
@@ -84,8 +87,9 @@ class Trained:
             raise InputError(f"method {self.name} labels training steps, and the rollouts have none")
         questions, scored = _questions(block)
         batch = scored_batch(block.step, scored, self._config)
-        settings = replace(self._settings, n_train=min(self._settings.n_train, batch.class_BG.shape[1]))
-        signal, self._history = training_signal(batch, self._history, self._method, settings)
+        trained = min(self._signal.train_samples, batch.class_BG.shape[1])
+        settings = self._signal.model_copy(update={"train_samples": trained})
+        signal, self._history = training_signal(batch, self._history, settings)
         self.labels = label_table(batch, questions, scored, signal)
         mixture = signal.progressive.mixture if signal.progressive is not None else None
         return VoteOutcome(signal.vote, signal.distrivote, mixture)
@@ -111,12 +115,12 @@ def replay_run(
     ``all`` is every voting method and the run's own. Returns the summary and, where the run's own method is
     among them, how its labels compare with those of the run. Writes VOTES to ``output``.
     """
-    config = load_config(TrainConfig, find_config(run), {"run": run})
+    config = load_config(TrainConfig, find_config(run), {"run": run}, lenient=True)
     files = RolloutFiles([run])
     files.require("answer", "answer_class", "confidence", "step")
-    names = list(methods) or [config.method]
+    names = list(methods) or [config.signal.method]
     if "all" in names:
-        names = [*expand(names), config.method]
+        names = [*expand(names), config.signal.method]
     own = [name for name in dict.fromkeys(names) if name in METHODS]
     contenders, notes = strategies(
         [name for name in names if name not in METHODS],
@@ -125,11 +129,11 @@ def replay_run(
     )
     trained = [Trained(name, config) for name in own]
     standing: list[Contender] = [*contenders, *trained]
-    ballot = Ballot(standing, measure=config.measure, keep_disagreements=keep_disagreements)
+    ballot = Ballot(standing, measure=config.scoring.measure, keep_disagreements=keep_disagreements)
     ballot.summary.notes = notes
-    itself = next((one for one in trained if one.name == config.method), None)
+    itself = next((one for one in trained if one.name == config.signal.method), None)
     written = written_labels(run)
-    replayed = Replayed(config.method) if itself is not None and written else None
+    replayed = Replayed(config.signal.method) if itself is not None and written else None
     metadata = {**files.metadata, "methods": [one.name for one in standing], "run": str(run)}
     with open_votes(files, output, metadata, overwrite=overwrite) as sink:
         for block in run_steps(files, grader, written):

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from dttrl.answers.grading import Grader
 from dttrl.confidence import Region
-from dttrl.config import TrainConfig
-from dttrl.methods import Method
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
 from dttrl.scoring import ScoredQuestion, score_question
+from dttrl.settings.commands import TrainConfig
 from dttrl.training import records
 from dttrl.training.run_folder import RunFolder
 from dttrl.training_signal import ScoredBatch, TrainingSignal
@@ -36,21 +35,21 @@ def score_rollouts(
         rollouts,
         gold=question.answer,
         grader=grader.for_source(question.source, question.id),
-        region=Region.parse(config.region),
-        measure=config.measure,
-        last_number=config.last_number,
+        region=Region.parse(config.scoring.region),
+        measure=config.scoring.measure,
+        last_number=config.scoring.last_number,
     )
 
 
-def record_step(folder: RunFolder, config: TrainConfig, method: Method, step: Step) -> None:
+def record_step(folder: RunFolder, config: TrainConfig, step: Step) -> None:
     """Write the rollouts and labels of a step, and add what entered the history."""
-    if config.keep_rollouts:
+    if config.keeping.keep_rollouts:
         table = records.rollout_table(
-            step.rollouts, step.questions, step.scored, step.signal, keep_tokens=config.keep_tokens
+            step.rollouts, step.questions, step.scored, step.signal, keep_tokens=config.keeping.keep_tokens
         )
         folder.write_rollouts(step.batch.step, table)
     folder.add_table("labels", records.label_table(step.batch, step.questions, step.scored, step.signal))
-    history = records.history_table(step.batch, step.questions, step.signal, method)
+    history = records.history_table(step.batch, step.questions, step.signal, config.signal)
     if history is not None:
         folder.add_table("history", history)
     folder.flush("labels")

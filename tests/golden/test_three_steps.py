@@ -13,11 +13,11 @@ import pytest
 from dttrl.answers.grading import Grader
 from dttrl.confidence import token_confidence
 from dttrl.history import History
-from dttrl.methods import find_method
+from dttrl.methods import Signal
 from dttrl.mixture import Mixture
 from dttrl.rollouts import Rollout
 from dttrl.scoring import ScoredQuestion, score_question
-from dttrl.training_signal import ScoredBatch, SignalSettings, TrainingSignal, training_signal
+from dttrl.training_signal import ScoredBatch, TrainingSignal, training_signal
 from dttrl.voting.distrivoting import FALLBACKS
 
 HERE = Path(__file__).resolve().parent
@@ -45,7 +45,7 @@ def make_rollout(query_id: str, sample_id: int, given: dict[str, Any]) -> Rollou
 
 @pytest.fixture(scope="module")
 def computed() -> list[tuple[list[ScoredQuestion], TrainingSignal]]:
-    settings = SignalSettings(n_train=SETTINGS["n_train"], tau=SETTINGS["tau"])
+    settings = Signal(method="distri-gmm", train_samples=SETTINGS["n_train"], tau=SETTINGS["tau"])
     history = History()
     results = []
     with Grader(kind="integer", use_algebra=False) as grader:
@@ -60,7 +60,7 @@ def computed() -> list[tuple[list[ScoredQuestion], TrainingSignal]]:
                 np.stack([question.class_G for question in scored]),
                 np.stack([question.confidence_G for question in scored]),
             )
-            signal, history = training_signal(batch, history, find_method("distri-gmm"), settings)
+            signal, history = training_signal(batch, history, settings)
             results.append((scored, signal))
     return results
 
