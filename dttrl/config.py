@@ -14,9 +14,8 @@ from typing import Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from dttrl.answers.custom import load_grader
 from dttrl.answers.extraction import AnswerKind
-from dttrl.answers.kinds import AUTO
+from dttrl.answers.kinds import AUTO, load_grader
 from dttrl.confidence import Measure, Region
 from dttrl.config_fields import (
     DATA,
