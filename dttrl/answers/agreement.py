@@ -1,11 +1,12 @@
 r"""Equality by evaluation: two expressions are equal when they agree to 200 digits wherever we look.
 
 Closed forms are evaluated as they are, expressions with variables at points that are drawn once and for all
-from the variables' names: positive ones, and others of either sign and of many sizes, which count where both
-sides are real all the way, so that ``\sqrt{1/n}`` may be ``1/\sqrt{n}`` but ``\sqrt{x^2}`` isn't ``x``. Each
-value is computed twice, the second time with half as many digits more, and both must agree. A sum whose
-terms cancel to 200 digits is zero; where terms are far apart, as in ``10^{300}+1``, twice that many digits
-more must agree. Agreement is no proof: expressions made of pieces may differ where we do not look.
+from the variables' names: positive ones, and where there are roots, moduli and the like others of either sign
+and of many sizes, which count where both sides are real all the way, so that ``\sqrt{1/n}`` may be
+``1/\sqrt{n}`` but ``\sqrt{x^2}`` isn't ``x``. Each value is computed twice, the second time with half as many
+digits more, and both must agree. A sum whose terms cancel to 200 digits is zero; where terms are far apart,
+as in ``10^{300}+1``, twice that many digits more must agree. Agreement is no proof: expressions made of
+pieces may differ where we do not look.
 
 The count of the work decides what is too much, and no clock. Works on :class:`~dttrl.answers.exact.Node`
 trees only, which come from a complete reading. Needs mpmath, which comes with sympy; runs in the worker.
@@ -32,18 +33,19 @@ _NEAR: Final = 10
 _FAR: Final = 2_500
 _MAX_MAGNITUDE: Final = 10_000_000
 """Largest binary exponent of an intermediate value."""
-_MAX_WORK: Final = 500_000
+_MAX_WORK: Final = 300_000
 """Work on one pair of answers, about in microseconds."""
 _MAX_FACTORIAL_DIGITS: Final = 600
-_POINTS: Final = (
-    *[(False, 1, 0.0)] * 4,
-    *[(True, 1, 0.7)] * 4, (True, 100, 0.0), (True, 100, 0.7), (True, 10**6, 0.0), (True, 10**6, 0.7),
-)  # fmt: skip
-"""Whether all must be real there, the size of the variables, and the chance that one is negative."""
-_MORE_POINTS: Final = tuple((True, size, 0.5) for size in (1, 3, 10, 30, 1_000, 30_000) for _ in range(3))
-"""Where something is made of pieces, which may agree at one point and not at another: ``|\\sin x|``."""
+_POSITIVE: Final = (Fraction(1, 4), Fraction(1, 2), 1, 2)
 _ENOUGH: Final = 3
-"""Points of the first sort at which there must be values."""
+"""Positive points at which there must be values."""
+_OF_EITHER_SIGN: Final = tuple(
+    sign * size
+    for size in (Fraction(1, 100), Fraction(1, 10), Fraction(1, 3), 1, 2, 4, 8, 30, 100, 10**4, 10**6)
+    for sign in (1, -1)
+)
+"""Variables at the points where all must be real, up to a factor of 2; only pieces need these points."""
+_PIECES: Final = frozenset({"max", "min", "ln", "log", "log_", "lg", "arcsin", "arccos", "arctan"})
 
 mp: Any = import_module("mpmath").mp
 _ELEMENTARY: Final = frozenset({
@@ -153,26 +155,31 @@ def _points(nodes: Sequence[Node]) -> list[tuple[_Point, bool]]:
     names = {node.name for node in nodes if node.op == "sym"} - {"pi", "e"}
     names |= {"log base" for node in nodes if node.name == "log"}
     variables = sorted(names - {"i"})
-    chosen = (_POINTS + _MORE_POINTS * any(map(_has_pieces, nodes))) if variables else _POINTS[:1]
-    return [
-        (tuple((name, size * _coordinate(name, index, negative)) for name in variables), real)
-        for index, (real, size, negative) in enumerate(chosen)
-        if not (real and "i" in names)
-    ]
-
-
-def _has_pieces(node: Node) -> bool:
-    exponent = node.args[1] if node.op == "pow" else None
-    roots = exponent is not None and exponent.op == "num" and exponent.value.denominator > 1
-    return roots or node.op == "abs" or node.name in ("max", "min")
+    if not variables:
+        return [((), False)]
+    columns = [_coordinates(name) for name in variables]
+    points = [tuple(zip(variables, values, strict=True)) for values in zip(*columns, strict=True)]
+    if "i" in names or not any(map(_has_pieces, nodes)):
+        points = points[: len(_POSITIVE)]
+    return [(point, index >= len(_POSITIVE)) for index, point in enumerate(points)]
 
 
 @lru_cache(maxsize=1024)
-def _coordinate(name: str, index: int, negative: float) -> Fraction:
-    """Return a rational number of a size between 0.2 and 3, the same for a name and a point for ever."""
-    generator = random.Random(f"{name}|{index}")
-    sign = -1 if generator.random() < negative and name != "log base" else 1
-    return Fraction(sign * generator.randrange(200_003, 3_000_017), 1_000_003)
+def _coordinates(name: str) -> tuple[Fraction, ...]:
+    """Values of a variable, the same for ever: of all sizes, in an order of its own."""
+    generator = random.Random(name)
+    sizes = [size for part in (_POSITIVE, _OF_EITHER_SIGN) for size in generator.sample(part, len(part))]
+    values = (size * Fraction(generator.randrange(1_000_004, 2_000_006), 1_000_003) for size in sizes)
+    return tuple(abs(value) if name == "log base" else value for value in values)
+
+
+def _has_pieces(node: Node) -> bool:
+    """Whether this may be another function elsewhere, so that agreement here says nothing about there."""
+    if node.op == "pow":
+        base, exponent = node.args
+        entire = exponent.op == "num" and exponent.value.denominator == 1
+        return not (entire or base.op == "num" or base.name in ("pi", "e"))
+    return node.op == "abs" or node.name in _PIECES
 
 
 @lru_cache(maxsize=4096)

@@ -109,6 +109,8 @@ def test_equal(a: str, b: str) -> None:
         (r"\sqrt{(x-4)^2}", "4-x"),
         (r"\max(x,4)", "4"),
         (r"|\sin|y||", r"\sin|y|"),
+        (r"|\ln(x^2)|", r"\ln(x^2)"),
+        (r"\max(\frac{1}{1-3y},1)", "1"),
         (r"\sin x", "x"),
         (r"\sqrt{x^2+1}", "x+1"),
         (r"\sqrt{x+y}", r"\sqrt x+\sqrt y"),
