@@ -8,7 +8,7 @@ are possible. Axis letters: R questions voted at once, N rollouts of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,12 +19,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dttrl.answers.grading import Grader
-from dttrl.confidence import MEASURES, positive_weights
+from dttrl.confidence import positive_weights
 from dttrl.errors import InputError
 from dttrl.history import History
 from dttrl.mixture import Mixture, fit_mixture
 from dttrl.schemas import VOTES
-from dttrl.scored_blocks import Classes, ScoredBlock, column_floats, read_blocks
+from dttrl.scored import FloatArray, Scored
+from dttrl.scored_files import Classes, column_floats, read_scored
 from dttrl.tables import RolloutFiles, TableWriter
 from dttrl.vote_summary import MethodSummary, VoteSummary, count_votes, find_disagreements
 from dttrl.voting.distrivoting import FALLBACKS
@@ -33,7 +34,6 @@ from dttrl.voting.registry import METHODS, ParsedMethod, VoteOutcome, parse_meth
 NO_CONFIDENCE = "no-confidence"
 """Fallback of a question none of whose answered rollouts has a confidence: the vote counts heads."""
 
-FloatArray = NDArray[np.float64]
 Pools = Mapping[int | None, Mixture]
 """The mixture that ``progressive`` votes under, by step."""
 
@@ -45,7 +45,7 @@ class Contender(Protocol):
     needs_confidence: bool
     needs_weights: bool
 
-    def vote(self, block: ScoredBlock, weight_RN: FloatArray) -> VoteOutcome:
+    def vote(self, block: Scored, weight_RN: FloatArray) -> VoteOutcome:
         """Vote on a block; ``weight_RN`` are its confidences as vote weights."""
 
 
@@ -58,7 +58,7 @@ class Strategy:
         self.needs_weights = method.needs_weights
         self._method, self._pools = method, pools
 
-    def vote(self, block: ScoredBlock, weight_RN: FloatArray) -> VoteOutcome:
+    def vote(self, block: Scored, weight_RN: FloatArray) -> VoteOutcome:
         """Vote on a block."""
         if not self._method.info.pooled:
             return self._method.vote(block.class_RN, weight_RN)
@@ -70,18 +70,15 @@ class Strategy:
 class Ballot:
     """Methods that vote on the same questions, with the running summary of what they elected."""
 
-    def __init__(
-        self, contenders: Sequence[Contender], *, measure: str | None, keep_disagreements: bool = False
-    ) -> None:
+    def __init__(self, contenders: Sequence[Contender], *, keep_disagreements: bool = False) -> None:
         self._contenders = list(contenders)
-        self._measure = measure
         self._keep = keep_disagreements
         self.summary = VoteSummary([MethodSummary(contender.name) for contender in self._contenders])
 
-    def vote(self, block: ScoredBlock) -> pa.Table:
+    def vote(self, block: Scored) -> pa.Table:
         """Vote on questions that all have the same number of rollouts; returns their VOTES rows."""
         needed = any(contender.needs_weights for contender in self._contenders)
-        weight_RN = vote_weights(block, self._measure, needed=needed)
+        weight_RN = vote_weights(block, needed=needed)
         answered_RN = block.class_RN >= 0
         sighted_R = (answered_RN & np.isfinite(block.confidence_RN)).any(axis=1)
         blind_R = np.asarray(answered_RN.any(axis=1) & ~sighted_R, dtype=np.bool_)
@@ -99,17 +96,15 @@ class Ballot:
         return pa.concat_tables(tables) if tables else VOTES.fields.empty_table()
 
 
-def vote_weights(block: ScoredBlock, measure: str | None, *, needed: bool) -> FloatArray:
+def vote_weights(block: Scored, *, needed: bool) -> FloatArray:
     """Return the confidences of a block as vote weights: log-scale measures through exp, others as they are.
 
     Raises :class:`InputError` for a negative weight where weights are ``needed``: somebody will sum them.
     """
-    if measure in ("logprob", "entropy"):
-        return positive_weights(block.confidence_RN, measure)  # type: ignore[arg-type]
+    if block.measure in ("logprob", "entropy") or (needed and block.measure is not None):
+        return positive_weights(block.confidence_RN, block.measure)
     if not needed:
         return block.confidence_RN
-    if measure in MEASURES:
-        return positive_weights(block.confidence_RN, measure)
     lowest_R = np.min(block.confidence_RN, axis=1, where=~np.isnan(block.confidence_RN), initial=np.inf)
     if (lowest_R < 0).any():
         row = int(np.flatnonzero(lowest_R < 0)[0])
@@ -198,17 +193,18 @@ def vote_files(
         has_confidence=has_confidence(files, confidence),
         pools=lambda window: pool_mixtures(files, confidence, window),
     )
-    # The measure says what the column `confidence` is, and nothing of another one.
-    measure = files.metadata.get("measure") if confidence == "confidence" else None
-    ballot = Ballot(contenders, measure=measure, keep_disagreements=keep_disagreements)
+    ballot = Ballot(contenders, keep_disagreements=keep_disagreements)
     ballot.summary.notes = notes
     if "answer_class" not in files.column_names and classes == "equivalent":
         ballot.summary.notes.append("no column answer_class: answers are compared and classed on the way")
     metadata = {**files.metadata, "methods": [m.method for m in ballot.summary.methods], "classes": classes}
     with open_votes(files, output, metadata, overwrite=overwrite) as sink:
-        for table in _iter_votes(files, ballot, grader, classes, confidence, progress):
+        for block in read_scored(files, grader=grader, classes=classes, confidence=confidence):
+            table = ballot.vote(block)
             if sink is not None:
                 sink.write(table)
+            if progress is not None:
+                progress(ballot.summary.rollouts)
     return ballot.summary
 
 
@@ -225,20 +221,6 @@ def open_votes(
         raise InputError(f"{output}: votes are written as Parquet; name a file that ends in .parquet")
     files.check_output(output)
     return TableWriter(output, VOTES.fields, metadata=metadata, overwrite=overwrite)
-
-
-def _iter_votes(
-    files: RolloutFiles,
-    ballot: Ballot,
-    grader: Grader,
-    classes: Classes,
-    confidence: str,
-    progress: Callable[[int], None] | None,
-) -> Iterator[pa.Table]:
-    for block in read_blocks(files, grader=grader, classes=classes, confidence=confidence):
-        yield ballot.vote(block)
-        if progress is not None:
-            progress(ballot.summary.rollouts)
 
 
 def has_confidence(files: RolloutFiles, column: str = "confidence") -> bool:
@@ -266,7 +248,7 @@ def _fallbacks(outcome: VoteOutcome, blind_R: NDArray[np.bool_]) -> list[str | N
     ]
 
 
-def _rows(name: str, block: ScoredBlock, outcome: VoteOutcome, fallbacks: Sequence[str | None]) -> pa.Table:
+def _rows(name: str, block: Scored, outcome: VoteOutcome, fallbacks: Sequence[str | None]) -> pa.Table:
     vote, size = outcome.vote, len(block.query_id)
     columns: dict[str, Any] = {
         "method": pa.repeat(pa.scalar(name, pa.string()), size),
@@ -297,7 +279,7 @@ def _rows(name: str, block: ScoredBlock, outcome: VoteOutcome, fallbacks: Sequen
     return pa.table(arrays, schema=VOTES.fields)
 
 
-def _filter_columns(block: ScoredBlock, outcome: VoteOutcome) -> dict[str, Any]:
+def _filter_columns(block: Scored, outcome: VoteOutcome) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if outcome.distrivote is not None:
         columns["n_pos"] = outcome.distrivote.n_pos_R

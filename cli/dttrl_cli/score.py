@@ -37,15 +37,13 @@ def explain_question(output: Path, query: str, grader: Grader) -> list[Explanati
     from dttrl.answers.explanation import explain_classes
     from dttrl.errors import InputError
     from dttrl.rollout_files import RolloutFiles
-    from dttrl.scoring import SCORED_COLUMNS, read_scored, source_of
+    from dttrl.scored_files import read_scored
 
-    files = RolloutFiles([output])
-    columns = [name for name in SCORED_COLUMNS if name in files.column_names]
-    for group in files.groups(columns):
-        if group.query_id == query:
-            scored = read_scored(group.table, query_id=query, grader=grader)
-            chosen = grader.for_source(source_of(group.table), query)
-            return explain_classes(scored.answers, scored.class_G, chosen)
+    for scored in read_scored(RolloutFiles([output]), grader=grader):
+        if query in scored.query_id:
+            one = scored.take([scored.query_id.index(query)])
+            answers = one.rows["answer"].to_pylist()
+            return explain_classes(answers, one.class_RN[0], grader.for_source(one.source[0], query))
     raise InputError(f"--explain {query}: {output} has no question of that id")
 
 

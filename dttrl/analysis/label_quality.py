@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 from dttrl.analysis.blocks import STEPS, Span, spans
 from dttrl.analysis.grouping import RunGroup
 from dttrl.analysis.majority import LABEL_FILE, read_metrics
-from dttrl.analysis.step_rollouts import StepQuestion, step_questions
+from dttrl.analysis.step_rollouts import scored_steps
 from dttrl.answers.equivalence import Verdict
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
 from dttrl.mixture import Mixture
 from dttrl.partition import assign_positive
 from dttrl.schemas import LABELS
+from dttrl.scored import Scored
+from dttrl.scored_files import column_floats
 from dttrl.tables import read_table
 
 METRICS = (
@@ -131,14 +133,14 @@ def label_quality(
     done = 0
     for run in group.runs:
         _count_labels(run, blocks)
-        for questions in step_questions(run):
-            done += len(questions)
+        for scored in scored_steps(run, columns=("reward",)):
+            done += len(scored.query_id)
             if progress is not None:
                 progress(done)
-            record = metrics[run].get(questions[0].step) if questions else None
-            block = _block(blocks, questions[0].step) if questions else None
+            record = metrics[run].get(scored.step or 0)
+            block = _block(blocks, scored.step or 0)
             if record is not None and block is not None:
-                _count_rollouts(questions, record, group.settings, block.rollouts, probabilities, rights)
+                _count_rollouts(scored, record, group.settings, block.rollouts, probabilities, rights)
     table = calibration(probabilities, rights, bins=bins)
     total = sum(row.n for row in table)
     error = sum(row.n * abs(row.right - row.probability) for row in table) / total if total else math.nan
@@ -247,7 +249,7 @@ def _equal(grader: Grader, one: str, two: str) -> bool:
 
 
 def _count_rollouts(
-    questions: Sequence[StepQuestion],
+    scored: Scored,
     record: Mapping[str, Any],
     settings: Mapping[str, Any],
     counts: RolloutCounts,
@@ -255,20 +257,21 @@ def _count_rollouts(
     rights: list[NDArray[np.bool_]],
 ) -> None:
     """Count the rollouts of one step, and judge its mixture where it has one."""
-    mixture = _mixture(record)
-    for question in questions:
-        right_G = question.correct_G
-        if right_G is None:
-            continue
-        if question.reward_G is not None:
-            rewarded_G = question.reward_G > 0
+    mixture, correct_RN = _mixture(record), scored.correct_RN
+    reward_RN = None
+    if "reward" in scored.rows.column_names:
+        reward_RN = column_floats(scored.rows["reward"], "reward").reshape(scored.class_RN.shape)
+    for r in np.flatnonzero(scored.has_gold_R).tolist():
+        right_G = correct_RN[r]
+        if reward_RN is not None and np.isfinite(reward_RN[r]).all():
+            rewarded_G = reward_RN[r] > 0
             counts.rewarded_right += int((rewarded_G & right_G).sum())
             counts.rewarded_wrong += int((rewarded_G & ~right_G).sum())
             counts.unrewarded_right += int((~rewarded_G & right_G).sum())
             counts.unrewarded_wrong += int((~rewarded_G & ~right_G).sum())
         if mixture is None:
             continue
-        value_G = question.confidence_G
+        value_G = scored.confidence_RN[r]
         finite_G = np.isfinite(value_G)
         if settings["centre"] == "question" and finite_G.any():
             value_G = value_G - value_G[finite_G].mean()

@@ -22,21 +22,16 @@ from dttrl.errors import InputError
 from dttrl.history import History
 from dttrl.methods import METHODS, find_method
 from dttrl.offline import Ballot, Contender, expand, has_confidence, open_votes, pool_mixtures, strategies
-from dttrl.questions import Question
 from dttrl.rollout_files import RolloutFiles
 from dttrl.schemas import LABELS
-from dttrl.scored_blocks import FloatArray, ScoredBlock, read_blocks
-from dttrl.scoring import ScoredQuestion
+from dttrl.scored import FloatArray, Scored
+from dttrl.scored_files import WHOLE_FILE, read_scored
 from dttrl.tables import read_table
-from dttrl.training.records import label_table
 from dttrl.training.run_folder import CONFIG, find_config
-from dttrl.training.signal import scored_batch, signal_settings
+from dttrl.training.step import label_table, signal_settings
 from dttrl.training_signal import training_signal
 from dttrl.vote_summary import VoteSummary
 from dttrl.voting.registry import VoteOutcome
-
-_WHOLE_STEP = 2**31
-"""Rows of a block: a step is one block, as the mixture of training is that of a step."""
 
 
 @dataclass
@@ -74,19 +69,17 @@ class Trained:
         """The rows of LABELS of the last step."""
         self._method = find_method(name)
         self.needs_confidence = self._method.label in ("weighted", "distrivoting")
-        self._config, self._settings = config, signal_settings(config)
+        self._settings = signal_settings(config)
         self._history = History(window=config.history_window, shift_correction=config.shift_correction)
 
-    def vote(self, block: ScoredBlock, weight_RN: FloatArray) -> VoteOutcome:
+    def vote(self, block: Scored, weight_RN: FloatArray) -> VoteOutcome:
         """Label a step."""
         del weight_RN
         if block.step is None:
             raise InputError(f"method {self.name} labels training steps, and the rollouts have none")
-        questions, scored = _questions(block)
-        batch = scored_batch(block.step, scored, self._config)
-        settings = replace(self._settings, n_train=min(self._settings.n_train, batch.class_BG.shape[1]))
-        signal, self._history = training_signal(batch, self._history, self._method, settings)
-        self.labels = label_table(batch, questions, scored, signal)
+        settings = replace(self._settings, n_train=min(self._settings.n_train, block.class_RN.shape[1]))
+        signal, self._history = training_signal(block, self._history, self._method, settings)
+        self.labels = label_table(block, signal)
         mixture = signal.progressive.mixture if signal.progressive is not None else None
         return VoteOutcome(signal.vote, signal.distrivote, mixture)
 
@@ -125,7 +118,7 @@ def replay_run(
     )
     trained = [Trained(name, config) for name in own]
     standing: list[Contender] = [*contenders, *trained]
-    ballot = Ballot(standing, measure=config.measure, keep_disagreements=keep_disagreements)
+    ballot = Ballot(standing, keep_disagreements=keep_disagreements)
     ballot.summary.notes = notes
     itself = next((one for one in trained if one.name == config.method), None)
     written = written_labels(run)
@@ -154,12 +147,13 @@ def written_labels(run: Path) -> _Written:
     return {(row["step"], row["query_id"]): row for row in read_table(path, LABELS).to_pylist()}
 
 
-def run_steps(files: RolloutFiles, grader: Grader, written: _Written) -> Iterator[ScoredBlock]:
+def run_steps(files: RolloutFiles, grader: Grader, written: _Written) -> Iterator[Scored]:
     """Yield each step of a run as one block, its questions in the order of ``written``; raises InputError."""
     order = {key: place for place, key in enumerate(written)}
     last: int | None = None
     for path in files.paths:
-        for block in read_blocks(RolloutFiles([path]), grader=grader, rows=_WHOLE_STEP):
+        # A step is one block, as the mixture of training is that of a step.
+        for block in read_scored(RolloutFiles([path]), grader=grader, rows=WHOLE_FILE):
             if block.step is None or (last is not None and block.step <= last):
                 raise InputError(
                     f"{path}: step {block.step} follows step {last}, or its questions differ in their number "
@@ -168,28 +162,6 @@ def run_steps(files: RolloutFiles, grader: Grader, written: _Written) -> Iterato
             last = step = block.step
             places = [order.get((step, query_id), len(order)) for query_id in block.query_id]
             yield block.take(np.argsort(places, kind="stable").tolist())
-
-
-def _questions(block: ScoredBlock) -> tuple[list[Question], list[ScoredQuestion]]:
-    gold_class = block.gold_class_R.tolist()
-    questions = [
-        Question(id=query_id, prompt="", answer=gold)
-        for query_id, gold in zip(block.query_id, block.gold, strict=True)
-    ]
-    scored = [
-        ScoredQuestion(
-            query_id=query_id,
-            answers=[],
-            sources=[],
-            class_G=block.class_RN[r],
-            confidence_G=block.confidence_RN[r],
-            spellings=[block.words[word] for word in block.word_RC[r].tolist() if word >= 0],
-            gold_class=None if block.gold[r] is None else gold_class[r],
-            gold=block.gold[r],
-        )
-        for r, query_id in enumerate(block.query_id)
-    ]
-    return questions, scored
 
 
 def _compare(replayed: Replayed, labels: pa.Table, written: _Written) -> None:

@@ -1,56 +1,181 @@
-"""What a training step does between sampling and update, whatever engine samples and updates."""
+"""A training step between sampling and update: scored, labelled, and as rows of the run's tables.
+
+The same for every engine that samples and updates.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+
 from dttrl.answers.grading import Grader
 from dttrl.confidence import Region
 from dttrl.config import TrainConfig
 from dttrl.methods import Method
 from dttrl.questions import Question
-from dttrl.rollouts import Rollout
-from dttrl.scoring import ScoredQuestion, score_question
-from dttrl.training import records
+from dttrl.rollouts import Rollout, rollouts_to_table
+from dttrl.schemas import HISTORY, LABELS, ROLLOUTS
+from dttrl.scored import Scored
+from dttrl.scoring import score_rollouts
+from dttrl.tables import table_from_columns
 from dttrl.training.run_folder import RunFolder
-from dttrl.training_signal import ScoredBatch, TrainingSignal
+from dttrl.training_signal import SignalSettings, TrainingSignal
+from dttrl.voting.distrivoting import FALLBACKS
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LabelledStep:
     """The questions of a step with their rollouts (in sample order), scores and the signal made of them."""
 
     questions: Sequence[Question]
     rollouts: Sequence[Sequence[Rollout]]
-    scored: Sequence[ScoredQuestion]
-    batch: ScoredBatch
+    scored: Scored
     signal: TrainingSignal
 
 
-def score_rollouts(
-    config: TrainConfig, grader: Grader, rollouts: Sequence[Rollout], question: Question
-) -> ScoredQuestion:
-    """Return answers, classes and confidences of one question's rollouts, as a run is configured."""
-    return score_question(
+def signal_settings(config: TrainConfig) -> SignalSettings:
+    """Return the choices of the signal that a run was configured with."""
+    return SignalSettings(
+        n_train=config.train_samples,
+        select=config.select,
+        tau=config.tau,
+        diversity_over=config.diversity_over,
+        f_vote=config.f_vote,
+        reject=config.reject,
+        monotone=config.monotone,
+        min_positives=config.min_positives,
+        centre=config.centre,
+    )
+
+
+def score_questions(
+    config: TrainConfig,
+    grader: Grader,
+    rollouts: Sequence[Sequence[Rollout]],
+    questions: Sequence[Question],
+) -> Scored:
+    """Return answers, classes and confidences of the questions' rollouts, as a run is configured."""
+    return score_rollouts(
         rollouts,
-        gold=question.answer,
-        grader=grader.for_source(question.source, question.id),
+        golds=[question.answer for question in questions],
+        sources=[question.source for question in questions],
+        grader=grader,
         region=Region.parse(config.region),
         measure=config.measure,
         last_number=config.last_number,
     )
 
 
-def record_step(folder: RunFolder, config: TrainConfig, method: Method, step: Step) -> None:
+def record_step(folder: RunFolder, config: TrainConfig, method: Method, step: LabelledStep) -> None:
     """Write the rollouts and labels of a step, and add what entered the history."""
     if config.keep_rollouts:
-        table = records.rollout_table(
-            step.rollouts, step.questions, step.scored, step.signal, keep_tokens=config.keep_tokens
-        )
-        folder.write_rollouts(step.batch.step, table)
-    folder.add_table("labels", records.label_table(step.batch, step.questions, step.scored, step.signal))
-    history = records.history_table(step.batch, step.questions, step.signal, method)
-    if history is not None:
-        folder.add_table("history", history)
+        assert step.scored.step is not None
+        folder.write_rollouts(step.scored.step, rollout_table(step, keep_tokens=config.keep_tokens))
+    folder.add_table("labels", label_table(step.scored, step.signal))
+    if method.progressive and step.signal.entered_BG is not None:
+        folder.add_table("history", history_table(step.scored, step.signal))
     folder.flush("labels")
+
+
+def rollout_table(step: LabelledStep, *, keep_tokens: bool) -> pa.Table:
+    """Return the rollouts of a step with answers, confidences, labels, rewards and advantages."""
+    signal, order = step.signal, _by_id(step.scored)
+    scored = step.scored.take(order)
+    by_id = {question.id: question for question in step.questions}
+    table = rollouts_to_table(
+        [rollout for b in order for rollout in step.rollouts[b]], by_id, keep_tokens=keep_tokens
+    )
+    n_votes = signal.reward_BG.shape[1]
+    advantage_BG = np.full(signal.reward_BG.shape, np.nan)
+    np.put_along_axis(advantage_BG, signal.trained_BM, signal.advantage_BM, axis=1)
+    trained_BG = np.zeros(signal.reward_BG.shape, dtype=bool)
+    np.put_along_axis(trained_BG, signal.trained_BM, True, axis=1)
+    labels = _labels(step.scored, signal)
+    columns = {
+        "answer": scored.rows["answer"],
+        "answer_source": scored.rows["answer_source"],
+        "answer_class": scored.class_RN.ravel(),
+        "confidence": _finite(scored.confidence_RN.ravel()),
+        "pseudo_label": [labels[b] for b in order for _ in range(n_votes)],
+        "reward": signal.reward_BG[order].ravel(),
+        "advantage": _finite(advantage_BG[order].ravel()),
+        "diversity_weight": np.repeat(signal.weight_B[order], n_votes),
+        "trained": trained_BG[order].ravel(),
+    }
+    for name, values in columns.items():
+        field = ROLLOUTS.fields.field(name)
+        table = table.append_column(
+            field, values if isinstance(values, pa.ChunkedArray) else pa.array(values, field.type)
+        )
+    return table
+
+
+def label_table(scored: Scored, signal: TrainingSignal) -> pa.Table:
+    """Return the labels of a step, one row a question, as rows of LABELS."""
+    vote, distri = signal.vote, signal.distrivote
+    n_questions, n_votes = scored.class_RN.shape
+    nothing = [None] * n_questions
+    correct = scored.correct(signal.label_B)
+    if signal.label_strategy == "ground-truth":
+        # The gold answer cannot be a wrong label: where no rollout gave it there is just no label.
+        correct = [right or None for right in correct]
+    return table_from_columns(
+        {
+            "step": [scored.step] * n_questions,
+            "query_id": scored.query_id,
+            "label": _labels(scored, signal),
+            "label_class": vote.winner_R,
+            "gold": scored.gold,
+            "label_correct": correct,
+            "majority_answer": scored.spelling(vote.majority_R),
+            "n": [n_votes] * n_questions,
+            "n_valid": vote.n_valid_R,
+            "majority_ratio": vote.majority_ratio_R,
+            "label_ratio": vote.label_ratio_R,
+            "tie": vote.tie_R,
+            "diversity": signal.diversity_B,
+            "diversity_weight": signal.weight_B,
+            "reward_mean": np.take_along_axis(signal.reward_BG, signal.trained_BM, axis=1).mean(axis=1),
+            "n_pos": nothing if distri is None else distri.n_pos_R,
+            "n_neg": nothing if distri is None else distri.n_neg_R,
+            "rejected": nothing if distri is None else scored.spelling(distri.rejected_R),
+            "fallback": nothing if distri is None else [FALLBACKS[f] or None for f in distri.fallback_R],
+        },
+        LABELS.fields,
+    )
+
+
+def history_table(scored: Scored, signal: TrainingSignal) -> pa.Table:
+    """Return the confidences that entered the history as rows of HISTORY."""
+    assert signal.progressive is not None
+    assert signal.entered_BG is not None
+    order = _by_id(scored)
+    n_questions, n_votes = scored.class_RN.shape
+    size = n_questions * n_votes
+    return table_from_columns(
+        {
+            "step": [scored.step] * size,
+            "query_id": [scored.query_id[b] for b in order for _ in range(n_votes)],
+            "sample_id": list(range(n_votes)) * n_questions,
+            "confidence": signal.entered_BG[order].ravel(),
+            "midpoint": [signal.progressive.local.midpoint] * size,
+        },
+        HISTORY.fields,
+    )
+
+
+def _by_id(scored: Scored) -> list[int]:
+    return sorted(range(len(scored.query_id)), key=lambda b: scored.query_id[b])
+
+
+def _labels(scored: Scored, signal: TrainingSignal) -> Sequence[str | None]:
+    """How the pseudo-labels are written: the spelling of each one's class, or the gold answer itself."""
+    return scored.gold if signal.label_strategy == "ground-truth" else scored.spelling(signal.label_B)
+
+
+def _finite(values: np.ndarray) -> pa.Array:
+    """Return numbers with null for what is not finite."""
+    return pa.array(values, mask=~np.isfinite(values))
