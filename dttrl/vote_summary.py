@@ -49,7 +49,7 @@ class MethodSummary:
 
 
 @dataclass(frozen=True)
-class Tally:
+class Support:
     """One answer of a question: rollouts that gave it, their summed confidence, methods that elected it."""
 
     answer: str
@@ -66,7 +66,7 @@ class Disagreement:
     step: int | None
     query_id: str
     gold: str | None
-    tallies: list[Tally]
+    tallies: list[Support]
 
 
 @dataclass
@@ -126,7 +126,7 @@ def _tallied(block: Scored, r: int, names: Sequence[str], winner_M: NDArray[np.i
         inside = class_N == c
         known = confidence_N[inside & np.isfinite(confidence_N)]
         tallies.append(
-            Tally(
+            Support(
                 answer=block.words[block.word_RC[r, c]],
                 count=int(inside.sum()),
                 confidence=float(known.sum()) if known.size else math.nan,
