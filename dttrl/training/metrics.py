@@ -14,6 +14,8 @@ from dttrl.training_signal import TrainingSignal
 
 Metrics = dict[str, float | str | None]
 
+_MIXTURE = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos", "degenerate")
+
 
 def step_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
     """Return what the votes of a step were and, where gold answers exist, how good they were.
@@ -86,13 +88,7 @@ def _mixture_metrics(signal: TrainingSignal) -> Metrics:
         "fallbacks": float((signal.distrivote.fallback_R > 0).mean()),
         "rejections": float((signal.distrivote.rejected_R >= 0).mean()),
         "positive_rate": float(signal.distrivote.n_pos_R.sum() / signal.reward_BG.size),
-        "mixture_mean_neg": mixture.mean_neg,
-        "mixture_std_neg": mixture.std_neg,
-        "mixture_weight_neg": mixture.weight_neg,
-        "mixture_mean_pos": mixture.mean_pos,
-        "mixture_std_pos": mixture.std_pos,
-        "mixture_weight_pos": mixture.weight_pos,
-        "mixture_degenerate": mixture.degenerate,
+        **{f"mixture_{name}": getattr(mixture, name) for name in _MIXTURE},
         "shift": signal.progressive.shift,
         "pool_size": float(signal.progressive.pool_size),
     }

@@ -21,7 +21,7 @@ from dttrl.config import TrainConfig, load_config
 from dttrl.errors import InputError
 from dttrl.history import History
 from dttrl.methods import METHODS, find_method
-from dttrl.offline import Ballot, Contender, expand, has_confidence, open_votes, pool_mixtures, strategies
+from dttrl.offline import elect, expand, has_confidence, pool_mixtures, strategies
 from dttrl.rollout_files import RolloutFiles
 from dttrl.schemas import LABELS
 from dttrl.scored import FloatArray, Scored
@@ -32,6 +32,9 @@ from dttrl.training.step import label_table, signal_settings
 from dttrl.training_signal import training_signal
 from dttrl.vote_summary import VoteSummary
 from dttrl.voting.registry import VoteOutcome
+
+Written = dict[tuple[int, str], dict[str, Any]]
+"""Rows of ``labels.parquet`` by step and question, in its order."""
 
 
 @dataclass
@@ -63,8 +66,11 @@ class Trained:
 
     needs_weights = False  # training_signal makes and checks them
 
-    def __init__(self, name: str, config: TrainConfig) -> None:
+    def __init__(self, name: str, config: TrainConfig, written: Written | None = None) -> None:
         self.name = name
+        self.replayed = Replayed(name) if written else None
+        """How its labels compare with those written, where there are any."""
+        self._written = written or {}
         self.labels: pa.Table | None = None
         """The rows of LABELS of the last step."""
         self._method = find_method(name)
@@ -80,8 +86,21 @@ class Trained:
         settings = replace(self._settings, n_train=min(self._settings.n_train, block.class_RN.shape[1]))
         signal, self._history = training_signal(block, self._history, self._method, settings)
         self.labels = label_table(block, signal)
+        if self.replayed is not None:
+            self._compare(self.replayed, self.labels)
         mixture = signal.progressive.mixture if signal.progressive is not None else None
         return VoteOutcome(signal.vote, signal.distrivote, mixture)
+
+    def _compare(self, replayed: Replayed, labels: pa.Table) -> None:
+        for row in labels.to_pylist():
+            before = self._written.get((row["step"], row["query_id"]))
+            replayed.rows += 1
+            if before is None:
+                replayed.unknown += 1
+                continue
+            differing = [name for name, value in row.items() if name in before and before[name] != value]
+            replayed.differing.update(differing)
+            replayed.same += not differing
 
 
 def is_run(path: Path) -> bool:
@@ -116,30 +135,17 @@ def replay_run(
         has_confidence=has_confidence(files),
         pools=lambda window: pool_mixtures(files, "confidence", window),
     )
-    trained = [Trained(name, config) for name in own]
-    standing: list[Contender] = [*contenders, *trained]
-    ballot = Ballot(standing, keep_disagreements=keep_disagreements)
-    ballot.summary.notes = notes
-    itself = next((one for one in trained if one.name == config.method), None)
     written = written_labels(run)
-    replayed = Replayed(config.method) if itself is not None and written else None
-    metadata = {**files.metadata, "methods": [one.name for one in standing], "run": str(run)}
-    with open_votes(files, output, metadata, overwrite=overwrite) as sink:
-        for block in run_steps(files, grader, written):
-            table = ballot.vote(block)
-            if sink is not None:
-                sink.write(table)
-            if replayed is not None and itself is not None and itself.labels is not None:
-                _compare(replayed, itself.labels, written)
-            if progress is not None:
-                progress(ballot.summary.rollouts)
-    return ballot.summary, replayed
+    trained = [Trained(name, config, written if name == config.method else None) for name in own]
+    summary = elect(
+        files, [*contenders, *trained], run_steps(files, grader, written), output=output, overwrite=overwrite,
+        keep_disagreements=keep_disagreements, progress=progress, run=str(run),
+    )  # fmt: skip
+    summary.notes = notes
+    return summary, next((one.replayed for one in trained if one.replayed is not None), None)
 
 
-_Written = dict[tuple[int, str], dict[str, Any]]
-
-
-def written_labels(run: Path) -> _Written:
+def written_labels(run: Path) -> Written:
     """The rows of ``labels.parquet`` by step and question, in its order."""
     path = run / "labels.parquet"
     if not path.is_file():
@@ -147,7 +153,7 @@ def written_labels(run: Path) -> _Written:
     return {(row["step"], row["query_id"]): row for row in read_table(path, LABELS).to_pylist()}
 
 
-def run_steps(files: RolloutFiles, grader: Grader, written: _Written) -> Iterator[Scored]:
+def run_steps(files: RolloutFiles, grader: Grader, written: Written) -> Iterator[Scored]:
     """Yield each step of a run as one block, its questions in the order of ``written``; raises InputError."""
     order = {key: place for place, key in enumerate(written)}
     last: int | None = None
@@ -162,15 +168,3 @@ def run_steps(files: RolloutFiles, grader: Grader, written: _Written) -> Iterato
             last = step = block.step
             places = [order.get((step, query_id), len(order)) for query_id in block.query_id]
             yield block.take(np.argsort(places, kind="stable").tolist())
-
-
-def _compare(replayed: Replayed, labels: pa.Table, written: _Written) -> None:
-    for row in labels.to_pylist():
-        before = written.get((row["step"], row["query_id"]))
-        replayed.rows += 1
-        if before is None:
-            replayed.unknown += 1
-            continue
-        differing = [name for name, value in row.items() if name in before and before[name] != value]
-        replayed.differing.update(differing)
-        replayed.same += not differing

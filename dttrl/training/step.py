@@ -15,6 +15,7 @@ from dttrl.answers.grading import Grader
 from dttrl.confidence import Region
 from dttrl.config import TrainConfig
 from dttrl.methods import Method
+from dttrl.offline import vote_columns
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout, rollouts_to_table
 from dttrl.schemas import HISTORY, LABELS, ROLLOUTS
@@ -23,7 +24,6 @@ from dttrl.scoring import score_rollouts
 from dttrl.tables import table_from_columns
 from dttrl.training.run_folder import RunFolder
 from dttrl.training_signal import SignalSettings, TrainingSignal
-from dttrl.voting.distrivoting import FALLBACKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,37 +115,20 @@ def rollout_table(step: LabelledStep, *, keep_tokens: bool) -> pa.Table:
 
 def label_table(scored: Scored, signal: TrainingSignal) -> pa.Table:
     """Return the labels of a step, one row a question, as rows of LABELS."""
-    vote, distri = signal.vote, signal.distrivote
-    n_questions, n_votes = scored.class_RN.shape
-    nothing = [None] * n_questions
     correct = scored.correct(signal.label_B)
     if signal.label_strategy == "ground-truth":
         # The gold answer cannot be a wrong label: where no rollout gave it there is just no label.
         correct = [right or None for right in correct]
-    return table_from_columns(
-        {
-            "step": [scored.step] * n_questions,
-            "query_id": scored.query_id,
-            "label": _labels(scored, signal),
-            "label_class": vote.winner_R,
-            "gold": scored.gold,
-            "label_correct": correct,
-            "majority_answer": scored.spelling(vote.majority_R),
-            "n": [n_votes] * n_questions,
-            "n_valid": vote.n_valid_R,
-            "majority_ratio": vote.majority_ratio_R,
-            "label_ratio": vote.label_ratio_R,
-            "tie": vote.tie_R,
-            "diversity": signal.diversity_B,
-            "diversity_weight": signal.weight_B,
-            "reward_mean": np.take_along_axis(signal.reward_BG, signal.trained_BM, axis=1).mean(axis=1),
-            "n_pos": nothing if distri is None else distri.n_pos_R,
-            "n_neg": nothing if distri is None else distri.n_neg_R,
-            "rejected": nothing if distri is None else scored.spelling(distri.rejected_R),
-            "fallback": nothing if distri is None else [FALLBACKS[f] or None for f in distri.fallback_R],
-        },
-        LABELS.fields,
-    )
+    columns = vote_columns(scored, signal.vote, signal.distrivote) | {
+        "label": _labels(scored, signal),
+        "label_class": signal.label_B,
+        "label_correct": correct,
+        "majority_answer": scored.spelling(signal.vote.majority_R),
+        "diversity": signal.diversity_B,
+        "diversity_weight": signal.weight_B,
+        "reward_mean": np.take_along_axis(signal.reward_BG, signal.trained_BM, axis=1).mean(axis=1),
+    }
+    return table_from_columns(columns, LABELS.fields)
 
 
 def history_table(scored: Scored, signal: TrainingSignal) -> pa.Table:
