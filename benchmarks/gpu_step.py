@@ -25,9 +25,9 @@ from sampling import tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.transformers import TransformersSampler
-from dttrl.training.policy import Policy, TrainingRow, UpdateSettings
+from dttrl.settings.sections import Sampling, Update
+from dttrl.training.policy import Policy, TrainingRow
 
 QUESTIONS, SAMPLES, TOKENS = 8, 64, 128
 BF16 = torch.bfloat16
@@ -117,7 +117,7 @@ def sampler(model: LlamaForCausalLM, fused: bool) -> TransformersSampler:
 
 
 def sample(source: TransformersSampler, **changes: Any) -> list[Any]:
-    settings = SamplingSettings(max_new_tokens=TOKENS, batch_size=QUESTIONS * SAMPLES, **changes)
+    settings = Sampling(max_new_tokens=TOKENS, batch_size=QUESTIONS * SAMPLES).model_copy(update=changes)
     return list(source.sample(requests(), settings))
 
 
@@ -149,7 +149,7 @@ def sampling(model: LlamaForCausalLM, results: Results, arguments: argparse.Name
     tokens, ours, general = QUESTIONS * SAMPLES * TOKENS, sampler(model, True), sampler(model, False)
     runs: list[tuple[str, Callable[[], object], int]] = [
         ("ours, statistics on", lambda: sample(ours), arguments.repeats),
-        ("ours, statistics off", lambda: sample(ours, statistics=False), arguments.repeats),
+        ("ours, statistics off", lambda: sample(ours, k=0), arguments.repeats),
         ("ours, statistics on, top_p 0.95", lambda: sample(ours, top_p=0.95), 1),
     ]
     if not arguments.skip_others:
@@ -179,7 +179,8 @@ def rows(questions: int, samples: int, tokens: int, vocabulary: int) -> list[lis
 
 
 def policy(model: LlamaForCausalLM, fused: bool, **settings: Any) -> Policy:
-    return Policy(model, UpdateSettings(beta=0.0, **settings), pad_id=0, autocast_dtype=BF16, fused=fused)
+    update = Update(beta=0.0, questions_per_step=settings.get("questions_per_update", 1), **settings)
+    return Policy(model, update, temperature=1.0, pad_id=0, autocast_dtype=BF16, fused=fused)
 
 
 def plain_backward(model: LlamaForCausalLM, data: list[list[TrainingRow]]) -> None:

@@ -15,12 +15,12 @@ from collections.abc import Callable
 import numpy as np
 
 from dttrl.history import History
-from dttrl.methods import METHODS
+from dttrl.methods import Signal
 from dttrl.mixture import fit_mixture
 from dttrl.partition import assign_positive
 from dttrl.rng import derive
 from dttrl.scored import Scored
-from dttrl.training_signal import SignalSettings, training_signal
+from dttrl.training_signal import training_signal
 from dttrl.voting.distrivoting import distrivoting
 
 QUESTIONS, ROLLOUTS = 8, 64
@@ -70,8 +70,8 @@ def main() -> None:
     cached = seconds(lambda: history.advance(options.steps + 1, current), options.repeats)
     refit = seconds(lambda: literal(past, current), max(1, options.repeats // 2))
     vote = seconds(lambda: distrivoting(classes, current, progressive.mixture), options.repeats)
-    settings = SignalSettings()
-    whole = seconds(lambda: training_signal(batch, history, METHODS["distri-gmm"], settings), options.repeats)
+    settings = Signal()
+    whole = seconds(lambda: training_signal(batch, history, settings), options.repeats)
     print(f"step {options.steps + 1}, pool of {progressive.pool_size}; partitions agree: {agree:.4f}")
     print(f"refit every past step / cached history : {refit / cached:8.1f}")
     print(f"history / vote of {QUESTIONS} questions          : {cached / vote:8.1f}")

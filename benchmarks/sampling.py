@@ -20,8 +20,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.transformers import TransformersSampler
+from dttrl.settings.sections import Sampling
 
 END = 1
 QUESTIONS, SAMPLES = 8, 64
@@ -110,7 +110,9 @@ def ours(
     static: bool | None = None,
 ) -> int:
     sampler = TransformersSampler(model, tokenizer(model.config.vocab_size), ends, static=static)
-    settings = SamplingSettings(max_new_tokens=tokens, batch_size=QUESTIONS * SAMPLES, statistics=statistics)
+    settings = Sampling(max_new_tokens=tokens, batch_size=QUESTIONS * SAMPLES)
+    if not statistics:
+        settings = settings.model_copy(update={"k": 0})
     return sum(rollout.num_tokens for rollouts in sampler.sample(requests, settings) for rollout in rollouts)
 
 

@@ -37,10 +37,10 @@ from typing import Any
 
 import numpy as np
 
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.vllm_engine.engine import VllmEngine
 from dttrl.sampling.vllm_engine.jobs import EngineSettings, Job, Stream
 from dttrl.sampling.vllm_engine.reduction import row_statistics
+from dttrl.settings.sections import Sampling
 
 PROMPT = 32
 
@@ -50,7 +50,7 @@ class DictEngine(VllmEngine):
 
     dicts = False
 
-    def _parameters(self, job: Job, settings: SamplingSettings) -> Any:
+    def _parameters(self, job: Job, settings: Sampling) -> Any:
         parameters = super()._parameters(job, settings)
         if self.dicts:
             parameters.flat_logprobs = False
@@ -195,7 +195,7 @@ def vocabulary_of(arguments: argparse.Namespace) -> int:
     return int(json.loads((Path(arguments.model) / "config.json").read_text())["vocab_size"])
 
 
-def draw(engine: VllmEngine, jobs: Sequence[Job], settings: SamplingSettings) -> dict[str, float]:
+def draw(engine: VllmEngine, jobs: Sequence[Job], settings: Sampling) -> dict[str, float]:
     """Draw the jobs; tokens a second, and memory a token."""
     queue, running, tokens = list(jobs), 0, 0
     kept = []
@@ -259,9 +259,9 @@ def measure(
     engine.use(statistics, seeded=mode == "seeds")
     engine.dicts = mode == "dicts"
     jobs = jobs_of(arguments.sequences, vocabulary=vocabulary)
-    settings = SamplingSettings(max_new_tokens=tokens, top_p=arguments.top_p)
+    settings = Sampling(max_new_tokens=tokens, top_p=arguments.top_p)
     if warm:
-        short = SamplingSettings(max_new_tokens=min(8, tokens), top_p=arguments.top_p)
+        short = Sampling(max_new_tokens=min(8, tokens), top_p=arguments.top_p)
         draw(engine, jobs, short)
     found = draw(engine, jobs, settings)
     print(f"{mode:7} {arguments.sequences} x {tokens}: {found}", flush=True)
@@ -282,12 +282,12 @@ def scaling(arguments: argparse.Namespace) -> dict[str, object]:
         fleet = Replicas(engine_settings(arguments, "engine"), count, gpus=on_gpu)
         started = time.perf_counter() - began
         jobs = jobs_of(arguments.sequences * count, questions=8 * count, vocabulary=vocabulary)
-        warm = SamplingSettings(max_new_tokens=min(8, arguments.tokens), top_p=arguments.top_p)
+        warm = Sampling(max_new_tokens=min(8, arguments.tokens), top_p=arguments.top_p)
         for _ in fleet.run(jobs, warm):
             pass
         best = 0.0
         for _ in range(arguments.repeats):
-            settings = SamplingSettings(max_new_tokens=arguments.tokens, top_p=arguments.top_p)
+            settings = Sampling(max_new_tokens=arguments.tokens, top_p=arguments.top_p)
             began, tokens = time.perf_counter(), 0
             for done in fleet.run(jobs, settings):
                 tokens += sum(len(each.token_ids) for each in done)
@@ -319,7 +319,7 @@ def long_question(arguments: argparse.Namespace) -> dict[str, object]:
     request = SampleRequest("long", prompt, tuple(range(samples)))
     with Peak() as peak:
         began = time.perf_counter()
-        (rollouts,) = sampler.sample([request], SamplingSettings(max_new_tokens=tokens))
+        (rollouts,) = sampler.sample([request], Sampling(max_new_tokens=tokens))
         seconds = time.perf_counter() - began
     assert [rollout.num_tokens for rollout in rollouts] == [tokens] * samples
     engine.close()

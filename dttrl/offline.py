@@ -64,7 +64,9 @@ class Strategy:
             return self._method.vote(block.class_RN, weight_RN)
         # The history is of confidences as they were measured.
         pool = self._pools[block.step] if self._pools is not None else None
-        return self._method.vote(block.class_RN, block.confidence_RN, pool)
+        if not self.needs_weights:  # ties as in training: by the confidences themselves
+            weight_RN = block.confidence_RN
+        return self._method.vote(block.class_RN, weight_RN, pool, block.confidence_RN)
 
 
 def elect(

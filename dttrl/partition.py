@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dttrl.mixture import Mixture, Mixtures
+
+Centre = Literal["none", "question"]
+
+
+def centred(confidence_BG: NDArray[np.float64], centre: Centre) -> NDArray[np.float64]:
+    """Return confidences as they meet the mixture: as they are, or less the mean of their question.
+
+    The mean is over the finite ones. A mixture of all questions then sees confidence and not difficulty (not
+    in the paper).
+    """
+    if centre == "none":
+        return confidence_BG
+    finite_BG = np.isfinite(confidence_BG)
+    total_B1 = np.where(finite_BG, confidence_BG, 0.0).sum(axis=1, keepdims=True)
+    result: NDArray[np.float64] = confidence_BG - total_B1 / np.maximum(
+        finite_BG.sum(axis=1, keepdims=True), 1
+    )
+    return result
 
 
 def assign_positive(

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dttrl.config import TrainConfig, dump_config, load_config
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import dump_config, load_config
 from dttrl.training.openrlhf.controller import Controller
 from dttrl.training.run_folder import create_run
 from dttrl.training.setup import read_splits
@@ -16,8 +17,8 @@ from dttrl.training.setup import read_splits
 QUICKSTART = Path(__file__).resolve().parents[1] / "data/quickstart"
 
 
-def make_run(folder: Path) -> TrainConfig:
-    given = {
+def make_run(folder: Path, **changed: Any) -> TrainConfig:
+    given: dict[str, Any] = {
         "model": str(QUICKSTART / "model"),
         "questions": QUICKSTART / "questions.jsonl",
         "template": "raw",
@@ -28,6 +29,7 @@ def make_run(folder: Path) -> TrainConfig:
         "steps": 2,
         "engine": "openrlhf",
         "run": folder,
+        **changed,
     }
     config = load_config(TrainConfig, None, given)
     create_run(folder, dump_config(config), read_splits(config), overwrite=False)
@@ -39,10 +41,10 @@ def make_run(folder: Path) -> TrainConfig:
 def drawn(controller: Controller, random: np.random.Generator) -> list[dict[str, Any]]:
     """Return what the executor returns for a step: right and wrong answers with random statistics."""
     tokenizer, found = controller._loaded.tokenizer, []
-    questions = controller.splits["train"][: controller.config.questions_per_step]
+    questions = controller.splits["train"][: controller.config.update.questions_per_step]
     for question, text, label in zip(questions, *controller.rows(questions), strict=True):
         prompt = json.loads(label)["prompt_ids"]
-        for _ in range(controller.config.votes):
+        for _ in range(controller.config.signal.votes):
             answer = question.answer if random.random() < 0.5 else str(random.integers(100, 103))
             written = "1" * int(random.integers(1, 9)) + f"\n\\boxed{{{answer}}}"
             ids = tokenizer(written, add_special_tokens=False)["input_ids"]

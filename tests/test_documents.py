@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,28 @@ DOCUMENTS = sorted(
 )
 
 
+PROSE = [
+    "README.md",
+    "CHANGELOG.md",
+    *(f"docs/{name}.md" for name in ("results", "vllm", "servers", "voting", "speed", "openrlhf")),
+]
+TABLES = next(
+    folder
+    for folder in (ROOT / "data" / "reference" / "tables", ROOT / "runs" / "reference" / "tables")
+    if folder.is_dir()
+)
+
+
 def text_of(name: str) -> str:
     return (ROOT / name).read_text("utf-8")
+
+
+def sentences(page: str) -> list[str]:
+    """The sentences of a page's paragraphs and items: what stands outside of code, tables, headings."""
+    prose = re.sub(r"^```.*?^```|<!--.*?-->|^(?:#|\||!\[).*?$", "", page, flags=re.MULTILINE | re.DOTALL)
+    blocks = re.split(r"\n\s*\n|^(?:- |\d+\. )", prose, flags=re.MULTILINE)
+    found = (sentence for block in blocks for sentence in re.split(r"(?<=[.!?])\**\s+", block))
+    return [sentence for sentence in found if sentence.strip()]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -29,6 +51,34 @@ def test_links_within_the_repository_lead_somewhere(path: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text("utf-8"))
     local = [link for link in links if "://" not in link and not link.startswith("mailto:")]
     assert [link for link in local if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", PROSE)
+def test_sentences_are_short(name: str) -> None:
+    lengths = {sentence: len(sentence.split()) for sentence in sentences(text_of(name))}
+    assert [sentence for sentence, words in lengths.items() if words > 45] == []
+    assert sum(lengths.values()) / len(lengths) < 20
+
+
+def test_a_long_sentence_is_found_wherever_it_stands() -> None:
+    page = (
+        "# A heading\n\nOne. **Two.** Three\nfour .5\n\n| a | b |\n\n- Five six.\n- Seven\n\n```\ncode\n```\n"
+    )
+    assert [s.split() for s in sentences(page)] == [
+        ["One."], ["**Two."], ["Three", "four", ".5"], ["Five", "six."], ["Seven"],
+    ]  # fmt: skip
+
+
+def test_the_findings_are_one_page() -> None:
+    assert len(text_of("docs/results.md").splitlines()) <= 150
+
+
+def test_the_appendix_is_what_the_tables_give() -> None:
+    script = ROOT / "benchmarks" / "findings" / "appendix.py"
+    done = subprocess.run(
+        [sys.executable, script, TABLES, "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_voting_page_names_every_strategy_and_parameter() -> None:

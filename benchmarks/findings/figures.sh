@@ -28,5 +28,8 @@ for start in sums-wrong products-wrong; do
   if ls -d "$runs/$start".* | grep -qvE '\.(ttrl|ttrl-gt|ttrl-wsc|distri-wsc|distri-gmm)\.[0-9]+$'; then
     analyze compare "$runs/$start".*.? --split train --plot "$figures/ablations-$start.png" \
       -o "$runs/tables/ablations-$start.parquet"
+    analyze compare "$runs/$start".*.? --split heldout -o "$runs/tables/ablations-$start-heldout.parquet"
   fi
 done
+# docs/results-tables.md
+python "$(dirname "$0")/appendix.py" "$runs/tables"

@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 
 from dttrl.analysis.accuracy import clustered_bootstrap
 from dttrl.answers.grading import Grader
-from dttrl.config import TrainConfig, load_config
 from dttrl.rng import derive
 from dttrl.rollout_files import RolloutFiles
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import load_config
 from dttrl.training.replay import Trained, run_steps, written_labels
 from dttrl.training.run_folder import find_config
 
@@ -60,9 +61,9 @@ def main() -> None:
 
 def relabelled(run: Path) -> list[dict[str, object]]:
     """Return a record a variant for one run."""
-    config = load_config(TrainConfig, find_config(run), {"run": run})
+    config = load_config(TrainConfig, find_config(run), {"run": run}, lenient=True)
     standing = {
-        name: Trained(method, config.model_copy(update=dict(changed)))
+        name: Trained(method, config.but(method=method, **changed))
         for name, (method, changed) in VARIANTS.items()
     }
     right: dict[str, list[float]] = {name: [] for name in VARIANTS}

@@ -1,22 +1,24 @@
-"""Settings models as command-line options: one option a field, so that flags and YAML cannot drift apart.
+"""Settings as command-line options: one option per setting, so that flags and YAML cannot drift apart.
 
-``@settings(Model)`` gives a command one option for each field of a pydantic model. The command receives the
-options that the user gave, and only those, as the dict ``given``; they override the YAML file, which
-overrides the model's defaults. The help text is the field's description with its real default; the panel
-comes from ``json_schema_extra={"panel": ...}``.
+``@settings(TrainConfig)`` gives a command one option for each setting. The command receives the options that
+the user gave, and only those, as the dict ``given``; they override the YAML file, which overrides defaults.
+The help text is the field's description with its real default; the panel is the section's.
 """
 
 from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+
+from dttrl.methods import OLDER
+from dttrl.section import flag
+from dttrl.settings.commands import CommandSettings, Setting, settings_of
 
 GIVEN = "given"
 PANELS = (
@@ -28,21 +30,30 @@ _SCALARS = (bool, int, float, str, Path)
 
 
 def settings(
-    model: type[BaseModel], *, leave_out: Collection[str] = ()
+    model: type[CommandSettings], *, leave_out: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that replaces the parameter ``given`` of a command by the fields of ``model``.
+    """Return a decorator that replaces the parameter ``given`` of a command by the settings of ``model``.
 
-    ``leave_out`` names fields that the command has as arguments or options of its own.
+    ``leave_out`` names settings that the command has as arguments or options of its own. Settings of earlier
+    releases are options that ``--help`` does not show.
     """
-    chosen = [(name, info) for name, info in model.model_fields.items() if name not in leave_out]
-    chosen.sort(key=lambda item: PANELS.index(_panel(item[1])) if _panel(item[1]) in PANELS else len(PANELS))
-    parameters = [_parameter(name, info) for name, info in chosen]
+    # The last place of a setting is the choice that it belongs to; the default choice is the first.
+    known = {
+        name: places[0 if name in ("backend", "engine") else -1]
+        for name, places in settings_of(model).items()
+        if name not in leave_out
+    }
+    chosen = sorted(known.items(), key=lambda item: PANELS.index(_panel(item[1])))
+    types = {name: _annotation(places) for name, places in settings_of(model).items()}
+    parameters = [_parameter(name, setting.info, _panel(setting), types[name]) for name, setting in chosen]
+    if "label" in known:
+        parameters += [_older(name) for name in OLDER]
     fields = {parameter.name for parameter in parameters}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def wrapped(**arguments: Any) -> None:
             given = {
-                name: _value(arguments[name], model.model_fields[name])
+                name: _value(arguments[name], types.get(name))
                 for name in fields
                 if arguments[name] is not None
             }
@@ -66,28 +77,38 @@ def settings(
     return decorate
 
 
-def flag(name: str) -> str:
-    """Return the option of a field: ``learning_rate`` is ``--learning-rate``."""
-    return "--" + name.replace("_", "-")
+def _annotation(places: Sequence[Setting]) -> Any:
+    """Return the type of a setting; the field that tells choices apart takes the names of all of them."""
+    annotations = [place.info.annotation for place in places]
+    if all(get_origin(annotation) is Literal for annotation in annotations):
+        return Literal[tuple(dict.fromkeys(word for each in annotations for word in get_args(each)))]
+    return annotations[-1]
 
 
-def _parameter(name: str, info: FieldInfo) -> inspect.Parameter:
-    kind, repeated, metavar = _option_type(info.annotation)
+def _older(name: str) -> inspect.Parameter:
+    declared = f"{flag(name)}/--no-{flag(name)[2:]}" if name == "monotone" else flag(name)
+    kind: Any = bool if name == "monotone" else str
+    annotation: Any = Annotated[kind | None, typer.Option(declared, hidden=True)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _parameter(name: str, info: FieldInfo, panel: str, type_: Any) -> inspect.Parameter:
+    kind, repeated, metavar = _option_type(type_)
     declarations = [f"{flag(name)}/--no-{flag(name)[2:]}"] if kind is bool else [flag(name)]
     option = typer.Option(
         *declarations,
         help=_help(info, repeated=repeated),
         show_default=False,
         metavar=metavar,
-        rich_help_panel=_panel(info),
+        rich_help_panel=panel,
     )
     annotation: Any = Annotated[(list[kind] if repeated else kind) | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _panel(info: FieldInfo) -> str:
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    return str(extra.get("panel", "Settings"))
+def _panel(setting: Setting) -> str:
+    extra = setting.info.json_schema_extra
+    return str(extra["panel"]) if isinstance(extra, dict) else setting.section.panel
 
 
 def _option_type(annotation: Any) -> tuple[Any, bool, str | None]:
@@ -147,9 +168,9 @@ def _escape(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-def _value(value: Any, info: FieldInfo) -> Any:
+def _value(value: Any, type_: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
-    if type(None) in _options(info.annotation) and isinstance(value, str) and value.lower() == "none":
+    if type(None) in _options(type_) and isinstance(value, str) and value.lower() == "none":
         return None
     return value

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dttrl.config import GenerateConfig, load_config
+from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.files import load_config
 from dttrl_cli import options
 from dttrl_cli.console import Console, clock, number, resumable
 from dttrl_cli.fields import settings

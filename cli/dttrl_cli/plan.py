@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dttrl.config import TrainConfig, dump_config, load_config
-from dttrl.config_file import read_fields
+from dttrl.settings.choices import OpenRLHF
+from dttrl.settings.commands import ScaleConfig, TrainConfig
+from dttrl.settings.files import dump_config, load_config, read_fields
 from dttrl_cli import options
 from dttrl_cli.console import Console
 
@@ -59,17 +60,17 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
     from dttrl.training.openrlhf.launch import plan_run
     from dttrl.training.setup import absolute, read_splits
 
-    if config.engine != "openrlhf":
+    if not isinstance(config.engine, OpenRLHF):
         raise InputError("--dry-run shows the command of OpenRLHF; add --engine openrlhf, or leave it out")
-    config = absolute(config)
-    splits = read_splits(config)
-    plan = plan_run(config, extra, splits["train"])
+    scale = ScaleConfig.model_validate(absolute(config).sections())
+    splits = read_splits(scale)
+    plan = plan_run(scale, extra, splits["train"])
     parameters = count_parameters(
-        plan.places.model, revision=config.revision, trust_remote_code=config.trust_remote_code
+        plan.places.model, revision=scale.model.revision, trust_remote_code=scale.model.trust_remote_code
     )
     answered = sum(question.answer is not None for split in splits.values() for question in split)
-    found = estimate(config, parameters, len(splits["train"]), answered)
-    console.result(dump_config(config).rstrip())
+    found = estimate(scale, parameters, len(splits["train"]), answered)
+    console.result(dump_config(scale).rstrip())
     console.result("\n" + shlex.join(plan.command) + "\n")
     parts = (
         ("weights", found.weights),
@@ -79,7 +80,7 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
         ("training in all", found.training),
         ("vLLM's weights", found.vllm_weights),
     )
-    where = f"ZeRO stage {config.zero_stage}, {config.nodes} x {config.gpus} GPUs"
+    where = f"ZeRO stage {scale.engine.zero_stage}, {scale.engine.nodes} x {scale.engine.gpus} GPUs"
     console.table(
         f"Memory of a GPU, {parameters:,} parameters, {where}; activations come on top",
         ["", "GiB"],
@@ -92,7 +93,7 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
     )
     console.data(
         {
-            "config": config.model_dump(mode="json"),
+            "config": scale.flat(),
             "command": plan.command,
             "estimate": {**asdict(found), "training": found.training},
         }

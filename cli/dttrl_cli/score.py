@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dttrl.config import ScoreConfig, load_config
+from dttrl.settings.commands import ScoreConfig
+from dttrl.settings.files import load_config
 from dttrl_cli import options
 from dttrl_cli.console import Console, number
 from dttrl_cli.fields import settings
@@ -107,14 +108,14 @@ def score(
     console = Console(quiet=quiet, json_output=json_output)
     total = RolloutFiles(rollouts).num_rows
     explained: list[Explanation] = []
-    with Grader(kind=chosen.kind) as grader, console.progress("score", "rollouts", total) as progress:
+    with Grader(kind=chosen.scoring.kind) as grader, console.progress("score", "rollouts", total) as progress:
         summary = score_files(
             rollouts,
             output,
             grader=grader,
-            region=Region.parse(chosen.region),
-            measure=chosen.measure,
-            last_number=chosen.last_number,
+            region=Region.parse(chosen.scoring.region),
+            measure=chosen.scoring.measure,
+            last_number=chosen.scoring.last_number,
             overwrite=overwrite,
             progress=progress.update,
         )

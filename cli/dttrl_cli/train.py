@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dttrl.config import TrainConfig
+from dttrl.settings.commands import TrainConfig
 from dttrl_cli import options
 from dttrl_cli.console import Console, Progress, clock, interval, number, resumable
 from dttrl_cli.fields import settings
@@ -94,7 +94,7 @@ def train(
     else:
         chosen = resolve(config, preset, given | named)
         extra = list(context.meta.get(AFTER_DASHES, ()))
-        if extra and chosen.engine != "openrlhf":
+        if extra and chosen.engine.engine != "openrlhf":
             raise InputError(f"{extra[0]} after -- is for OpenRLHF; add --engine openrlhf, or leave it out")
         if dry_run:
             return show_plan(console, chosen, extra)
@@ -117,8 +117,8 @@ class ConsoleObserver:
     def start(self, config: TrainConfig, run: Path) -> None:
         """Say that the run begins or goes on."""
         self.started = True
-        self._total = config.steps
-        self._console.note(f"dttrl: {config.method} on {config.model}, run folder {run}")
+        self._total = config.update.steps
+        self._console.note(f"dttrl: {config.signal.method} on {config.model.name}, run folder {run}")
 
     def phase(self, name: str, done: int, total: int) -> None:
         """Show how far a part of a step is: sampling, scoring, update, evaluation."""
@@ -158,10 +158,10 @@ def _train(console: Console, config: TrainConfig, extra: Sequence[str], *, overw
         observer = ConsoleObserver(console, progress)
 
         def hint() -> str:  # before its start a run has no folder, or still an old one
-            return _resume_hint(config.run) if observer.started else "run the same command again"
+            return _resume_hint(config.keeping.run) if observer.started else "run the same command again"
 
         with resumable(hint):
-            if config.engine == "openrlhf":
+            if config.engine.engine == "openrlhf":
                 return launch(config, extra, observer=observer, overwrite=overwrite)
             return train_run(config, observer=observer, overwrite=overwrite)
 

@@ -31,6 +31,7 @@ from dttrl.schemas import LABELS
 from dttrl.scored import Scored
 from dttrl.scored_files import column_floats
 from dttrl.tables import read_table
+from dttrl.voting.registry import parse_method
 
 METRICS = (
     "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "auroc", "auroc_within",
@@ -275,7 +276,8 @@ def _count_rollouts(
         finite_G = np.isfinite(value_G)
         if settings["centre"] == "question" and finite_G.any():
             value_G = value_G - value_G[finite_G].mean()
-        monotone = bool(settings["monotone"])
+        label = settings["label"]
+        monotone = label is not None and parse_method(label).parameters.get("monotone") == "yes"
         positive_G = assign_positive(value_G[None, :], mixture, monotone=monotone)[0]
         counts.positive += int(positive_G.sum())
         counts.positive_right += int((positive_G & right_G).sum())

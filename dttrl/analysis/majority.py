@@ -22,9 +22,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dttrl.analysis.accuracy import avg_at_n, evaluation_scores, maj_at_n
-from dttrl.config import TrainConfig
 from dttrl.errors import InputError
 from dttrl.schemas import EVALUATIONS, LABELS
+from dttrl.settings.commands import TrainConfig, with_defaults
 from dttrl.tables import read_table
 from dttrl.validation import one_line
 
@@ -100,19 +100,7 @@ def read_config(run: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not readable as YAML ({one_line(error)})") from error
     if not isinstance(settings, dict):
         raise InputError(f"{path}: expected a mapping of settings, found {type(settings).__name__}")
-    return _defaults() | settings
-
-
-def _defaults() -> dict[str, Any]:
-    """Return what is done where a run's settings do not say, as YAML would have it."""
-    fields = TrainConfig.model_fields.items()
-    known = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in fields
-        if not field.is_required()
-    }
-    defaults: dict[str, Any] = json.loads(json.dumps(known, default=str))
-    return defaults
+    return with_defaults(TrainConfig, settings)
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dttrl.rollouts import Rollout
-from dttrl.sampling.settings import SamplingSettings
+from dttrl.settings.sections import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,7 @@ class SampleRequest:
 class Sampler(Protocol):
     """Anything that turns requests into rollouts."""
 
-    def sample(
-        self, requests: Sequence[SampleRequest], settings: SamplingSettings
-    ) -> Iterator[list[Rollout]]:
+    def sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
         """Yield one list a request that is not ``held``, its rollouts in the order of ``sample_ids``.
 
         The lists come as questions finish, which need not be the order of the requests; nothing but the

@@ -10,14 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dttrl.sampling.settings import SamplingSettings
+from dttrl.settings.sections import Sampling
 
 _FIRST_LOOK = 256
 
 
-def choose(
-    logits_BV: Tensor, probability_BV: Tensor | None, uniform_B: Tensor, settings: SamplingSettings
-) -> Tensor:
+def choose(logits_BV: Tensor, probability_BV: Tensor | None, uniform_B: Tensor, settings: Sampling) -> Tensor:
     """Return the chosen token of each row, int64 (B,).
 
     ``logits_BV`` are the raw logits in float32; ``probability_BV`` their softmax where it is known already

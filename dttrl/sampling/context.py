@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dttrl.errors import InputError
 from dttrl.questions import Question
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.settings import SamplingSettings
+from dttrl.settings.sections import Sampling
 
 
 def fitting(
@@ -53,9 +53,7 @@ def check_asked(request: SampleRequest) -> None:
         raise InputError(f"{question}: no samples were asked for (--samples must be at least 1)")
 
 
-def check_room(
-    request: SampleRequest, settings: SamplingSettings, context: int, named: str, also: str = ""
-) -> None:
+def check_room(request: SampleRequest, settings: Sampling, context: int, named: str, also: str = "") -> None:
     """Raise InputError for a prompt that leaves no room for a whole completion.
 
     ``named`` says what the limit is, ``also`` what else may be done about it.

@@ -19,8 +19,8 @@ from dttrl.rollouts import FinishReason
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.choice import choose
 from dttrl.sampling.forward import Forward
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.statistics import STATISTICS, token_statistics
+from dttrl.settings.sections import Sampling
 
 # Uniform numbers are drawn this many a row at a time.
 UNIFORMS = 64
@@ -98,7 +98,7 @@ class _Uniforms:
 def decode_batch(
     forward: Forward,
     rows: Sequence[Row],
-    settings: SamplingSettings,
+    settings: Sampling,
     eos_ids: Sequence[int],
     stop_check: StopCheck | None,
 ) -> list[Finished]:
@@ -115,7 +115,7 @@ class Batch:
         self,
         forward: Forward,
         rows: Sequence[Row],
-        settings: SamplingSettings,
+        settings: Sampling,
         eos_ids: Sequence[int],
         stop_check: StopCheck | None,
     ) -> None:

@@ -19,20 +19,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dttrl.config import GenerateConfig
 from dttrl.errors import InputError
 from dttrl.outputs import check_new_file
 from dttrl.questions import Question
 from dttrl.sampling.base import Sampler, SampleRequest
-from dttrl.sampling.configured import (
-    configured_questions,
-    sampling_settings,
-    settings_metadata,
-)
 from dttrl.sampling.context import fitting
 from dttrl.sampling.opening import open_backend
 from dttrl.sampling.parts import Parts
-from dttrl.sampling.settings import SamplingSettings
+from dttrl.sampling.prompts import load_questions, settings_metadata
+from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.sections import Sampling
 from dttrl.tables import TableWriter
 
 
@@ -62,7 +58,7 @@ def generate_rollouts(
     *,
     samples: int,
     sampler: Sampler,
-    settings: SamplingSettings,
+    settings: Sampling,
     encode: Callable[[Question], Sequence[int]],
     metadata: Mapping[str, object],
     keep_tokens: bool = False,
@@ -120,26 +116,28 @@ def generate(
     ``note`` is given, a line at a time, what the user must know before sampling begins.
     """
     check_output(output, overwrite=overwrite)
-    questions = configured_questions(config, limit=config.limit)
+    questions = load_questions(config.questions)
     opened = open_backend(config, questions)
     if note is not None:
         for line in opened.notes:
             note(line)
-    k = config.k if opened.k is None else opened.k
+    settings = config.sampling
+    if opened.k is not None:
+        settings = settings.model_copy(update={"k": opened.k})
     skipped: list[str] = []
-    if config.skip_long:
+    if config.generation.skip_long:
         questions, skipped = fitting(
-            questions, opened.encode, context=opened.context, max_new_tokens=config.max_new_tokens
+            questions, opened.encode, context=opened.context, max_new_tokens=config.sampling.max_new_tokens
         )
     summary = generate_rollouts(
         questions,
         output,
-        samples=config.samples,
+        samples=config.generation.samples,
         sampler=opened.sampler,
-        settings=sampling_settings(config, seed=config.seed, k=k),
+        settings=settings,
         encode=opened.encode,
         metadata={**opened.metadata, **({"skipped_long": skipped} if skipped else {})},
-        keep_tokens=config.keep_tokens,
+        keep_tokens=config.generation.keep_tokens,
         files=opened.files,
         overwrite=overwrite,
         progress=progress,

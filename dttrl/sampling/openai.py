@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dttrl.config import GenerateConfig
 from dttrl.errors import DttrlError, InputError, WorkError
 from dttrl.questions import Question
 from dttrl.rng import derive_seed
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.configured import prompt_metadata, prompt_text, sampling_settings
 from dttrl.sampling.openai_client import Refused, Server, Session, open_server, streamed
 from dttrl.sampling.openai_replies import Reply, ReplyError, read_reply, to_rollout
 from dttrl.sampling.openai_tokens import Tokenized, tokenized
 from dttrl.sampling.opened import OpenedBackend
-from dttrl.sampling.settings import SamplingSettings
+from dttrl.sampling.prompts import prompt_metadata, prompt_text
+from dttrl.settings.choices import OpenAI
+from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.sections import Questions, Sampling
 
 Prompt = str | list[dict[str, str]]
 """Text to continue, or the messages of a chat."""
@@ -57,34 +58,37 @@ class _Served:
     revision: None = None
 
 
-def open_openai(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
+def open_openai(config: GenerateConfig, asked: OpenAI, questions: Sequence[Question]) -> OpenedBackend:
     """Ask the configured server what it allows and return its sampler.
 
     InputError, one line each, for an address or key that is refused, a model that is not there, a server that
     gives no log-probabilities, and settings that a server cannot follow; WorkError when it fails.
     """
     server = open_server(
-        config.base_url,
-        key_variable=config.api_key_env,
-        retries=config.retries,
-        timeout_s=config.timeout,
-        concurrency=config.concurrency,
+        asked.base_url,
+        key_variable=asked.api_key_env,
+        retries=asked.retries,
+        timeout_s=asked.timeout,
+        concurrency=asked.concurrency,
     )
-    if config.revision is not None:
+    if config.model.revision is not None:
         raise InputError("--revision does not go with --backend openai: the server has loaded its model")
-    prompts = {question.id: prompt_of(config, question) for question in questions}
+    prompts = {question.id: prompt_of(config.questions, question) for question in questions}
     if not prompts:
         raise InputError("no question to sample; the question file is empty")
-    settings = sampling_settings(config, seed=config.seed)
+    settings = config.sampling
     probe = prompts[min(prompts)]
 
     async def ask(put: Callable[[tuple[Terms, Tokenized]], None]) -> None:
         async with server.session() as session:
-            terms = await _negotiate(session, config.model, probe, settings)
-            put((terms, await tokenized(session, config.model, prompts) if config.skip_long else Tokenized()))
+            terms = await _negotiate(session, config.model.name, probe, settings)
+            tokens = Tokenized()
+            if config.generation.skip_long:
+                tokens = await tokenized(session, config.model.name, prompts)
+            put((terms, tokens))
 
     ((terms, prompt_tokens),) = streamed(ask)
-    if config.keep_tokens and not terms.token_ids:
+    if config.generation.keep_tokens and not terms.token_ids:
         raise InputError(f"{server.url} gives no token ids; leave out --keep-tokens")
     notes = []
     if terms.k < settings.k:
@@ -97,10 +101,10 @@ def open_openai(config: GenerateConfig, questions: Sequence[Question]) -> Opened
         "server": server.url,
         "logprobs_mode": "server",
         "entropy": "topk",
-        **prompt_metadata(config, _Served(config.model)),
+        **prompt_metadata(config.questions, _Served(config.model.name)),
     }
     return OpenedBackend(
-        OpenAISampler(server, config.model, prompts, terms),
+        OpenAISampler(server, config.model.name, prompts, terms),
         # The token ids of a prompt where they were asked for (``skip_long``), else none.
         lambda question: prompt_tokens.ids.get(question.id, ()),
         metadata,
@@ -110,10 +114,10 @@ def open_openai(config: GenerateConfig, questions: Sequence[Question]) -> Opened
     )
 
 
-def prompt_of(config: GenerateConfig, question: Question) -> Prompt:
+def prompt_of(asked: Questions, question: Question) -> Prompt:
     """Return the messages where the template is a chat's (the server has the template), else the text."""
-    text = prompt_text(config, question, chat=json.dumps)
-    if not config.template.startswith("chat"):
+    text = prompt_text(asked, question, chat=json.dumps)
+    if not asked.template.startswith("chat"):
         return text
     messages: list[dict[str, str]] = json.loads(text)
     return messages
@@ -129,9 +133,7 @@ class OpenAISampler:
     def __init__(self, server: Server, model: str, prompts: Mapping[str, Prompt], terms: Terms) -> None:
         self._server, self._model, self._prompts, self._terms = server, model, prompts, terms
 
-    def sample(
-        self, requests: Sequence[SampleRequest], settings: SamplingSettings
-    ) -> Iterator[list[Rollout]]:
+    def sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
         """Yield the rollouts of each request that is not held; WorkError or InputError when one fails."""
         wanted = [request for request in requests if not request.held]
         return streamed(lambda put: self._all(wanted, settings, put))
@@ -139,7 +141,7 @@ class OpenAISampler:
     async def _all(
         self,
         requests: Sequence[SampleRequest],
-        settings: SamplingSettings,
+        settings: Sampling,
         put: Callable[[list[Rollout]], None],
     ) -> None:
         jobs = ((i, sample) for i, request in enumerate(requests) for sample in request.sample_ids)
@@ -159,7 +161,7 @@ class OpenAISampler:
             await _together(work, self._server.concurrency)
 
     async def _one(
-        self, session: Session, request: SampleRequest, sample_id: int, settings: SamplingSettings
+        self, session: Session, request: SampleRequest, sample_id: int, settings: Sampling
     ) -> Rollout:
         prompt = self._prompts[request.query_id]
         seed = derive_seed(
@@ -186,7 +188,7 @@ def path_of(prompt: Prompt) -> str:
 
 
 def request_body(
-    model: str, prompt: Prompt, terms: Terms, settings: SamplingSettings, *, seed: int
+    model: str, prompt: Prompt, terms: Terms, settings: Sampling, *, seed: int
 ) -> dict[str, Any]:
     """Return the JSON of one request.
 
@@ -218,8 +220,9 @@ async def _together(work: Callable[[], Any], workers: int) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _negotiate(session: Session, model: str, prompt: Prompt, settings: SamplingSettings) -> Terms:
-    short = replace(settings, max_new_tokens=min(_PROBE_TOKENS, settings.max_new_tokens))
+async def _negotiate(session: Session, model: str, prompt: Prompt, settings: Sampling) -> Terms:
+    tokens = min(_PROBE_TOKENS, settings.max_new_tokens)
+    short = settings.model_copy(update={"max_new_tokens": tokens})
     terms, server = Terms(settings.k), session.server
     what = "the first request"
     while True:

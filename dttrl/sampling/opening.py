@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from dttrl.config import GenerateConfig
 from dttrl.errors import InputError
 from dttrl.questions import Question
 from dttrl.sampling.backends import auto_backend
-from dttrl.sampling.configured import prompt_encoder, prompt_metadata, transformers_metadata
 from dttrl.sampling.context import positions
 from dttrl.sampling.fingerprint import model_files
 from dttrl.sampling.opened import OpenedBackend
+from dttrl.sampling.prompts import prompt_encoder, prompt_metadata, transformers_metadata
+from dttrl.settings.choices import Auto, OpenAI, Vllm
+from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.files import load_config
 
 
 def open_backend(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
-    """Open the backend that ``config.backend`` names; InputError where it, or its model, cannot be had.
+    """Open the configured backend; InputError where it, or its model, cannot be had.
 
     ``auto`` is decided here; the metadata then hold the reason as ``backend_reason``.
     """
-    if config.base_url is not None and config.backend not in ("auto", "openai"):
-        raise InputError(f"--base-url names a server, and --backend is {config.backend}; use openai")
-    if config.backend != "auto":
-        return _OPENERS[config.backend](config, questions)
-    name, reason = auto_backend(model=config.model, device=config.device, base_url=config.base_url)
-    opened = _OPENERS[name](config, questions)
+    backend = config.backend
+    if not isinstance(backend, Auto):
+        if isinstance(backend, Vllm):
+            return _vllm(config, backend, questions)
+        return _openai(config, backend, questions) if isinstance(backend, OpenAI) else _transformers(config)
+    name, reason = auto_backend(
+        model=config.model.name, device=config.model.device, base_url=backend.base_url
+    )
+    try:
+        decided = load_config(GenerateConfig, None, config.flat() | {"backend": name})
+    except InputError as error:
+        raise InputError(f"{error} (--backend auto took {name}: {reason})") from None
+    opened = open_backend(decided, questions)
     return replace(
         opened,
         metadata={**opened.metadata, "backend_reason": reason},
@@ -33,58 +42,54 @@ def open_backend(config: GenerateConfig, questions: Sequence[Question]) -> Opene
     )
 
 
-def _transformers(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
+def _transformers(config: GenerateConfig) -> OpenedBackend:
     import torch
 
     from dttrl.sampling.models import load_model, resolve_device, resolve_dtype
     from dttrl.sampling.transformers import TransformersSampler
 
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    device = resolve_device(config.device)
-    dtype = resolve_dtype(config.dtype, device)
+    if config.model.threads is not None:
+        torch.set_num_threads(config.model.threads)
+    device = resolve_device(config.model.device)
+    dtype = resolve_dtype(config.model.dtype, device)
     loaded = load_model(
-        config.model,
+        config.model.name,
         device=device,
         dtype=dtype,
-        revision=config.revision,
-        trust_remote_code=config.trust_remote_code,
+        revision=config.model.revision,
+        trust_remote_code=config.model.trust_remote_code,
     )
     return OpenedBackend(
         TransformersSampler(loaded.model, loaded.tokenizer, loaded.eos_ids),
-        prompt_encoder(config, loaded),
-        {**transformers_metadata(dtype), **prompt_metadata(config, loaded)},
+        prompt_encoder(config.questions, loaded),
+        {**transformers_metadata(dtype), **prompt_metadata(config.questions, loaded)},
         model_files(loaded.name) if loaded.source in ("folder", "gguf") else None,
         positions(loaded.model.config),
     )
 
 
-def _vllm(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
+def _vllm(config: GenerateConfig, backend: Vllm, questions: Sequence[Question]) -> OpenedBackend:
     from dttrl.sampling.models import load_tokenizer
     from dttrl.sampling.vllm_engine.configured import configured_sampler, require_vllm
 
     require_vllm()
-    files = load_tokenizer(config.model, revision=config.revision, trust_remote_code=config.trust_remote_code)
-    encode = prompt_encoder(config, files)
-    sampler, metadata, context = configured_sampler(config, files, [len(encode(q)) for q in questions])
+    files = load_tokenizer(
+        config.model.name, revision=config.model.revision, trust_remote_code=config.model.trust_remote_code
+    )
+    encode = prompt_encoder(config.questions, files)
+    sampler, metadata, context = configured_sampler(
+        config, backend, files, [len(encode(q)) for q in questions]
+    )
     return OpenedBackend(
         sampler,
         encode,
-        {**metadata, **prompt_metadata(config, files)},
+        {**metadata, **prompt_metadata(config.questions, files)},
         model_files(files.name) if files.source in ("folder", "gguf") else None,
         context,
     )
 
 
-def _openai(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
+def _openai(config: GenerateConfig, server: OpenAI, questions: Sequence[Question]) -> OpenedBackend:
     from dttrl.sampling.openai import open_openai
 
-    return open_openai(config, questions)
-
-
-_OPENERS: dict[str, Callable[[GenerateConfig, Sequence[Question]], OpenedBackend]] = {
-    "transformers": _transformers,
-    "vllm": _vllm,
-    "openai": _openai,
-}
-"""What ``config.backend`` may name besides auto."""
+    return open_openai(config, server, questions)

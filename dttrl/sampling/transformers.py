@@ -16,8 +16,8 @@ from dttrl.sampling.decoding import Finished, Row, decode_batch
 from dttrl.sampling.finishing import finished_rollout
 from dttrl.sampling.forward import Forward
 from dttrl.sampling.fused.architecture import take_apart, triton_installed
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.text import StopStrings, TextDecoder
+from dttrl.settings.sections import Sampling
 
 if TYPE_CHECKING:
     from dttrl.sampling.fused.forward import FusedForward
@@ -60,9 +60,7 @@ class TransformersSampler:
                 "or Qwen3 family; leave it out"
             )
 
-    def sample(
-        self, requests: Sequence[SampleRequest], settings: SamplingSettings
-    ) -> Iterator[list[Rollout]]:
+    def sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
         """Yield the rollouts of each request as its question finishes; batches of held ones are not decoded.
 
         InputError, before anything is decoded, for an empty prompt, a request without samples, and a prompt
@@ -71,9 +69,7 @@ class TransformersSampler:
         _check(requests, settings, self._model.config.get_text_config())
         return self._sample(requests, settings)
 
-    def _sample(
-        self, requests: Sequence[SampleRequest], settings: SamplingSettings
-    ) -> Iterator[list[Rollout]]:
+    def _sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
         stops = StopStrings(self._decoder, settings.stop) if settings.stop else None
         waiting: dict[int, list[Rollout]] = {}
         for rows in _batches(requests, settings.batch_size):
@@ -90,9 +86,7 @@ class TransformersSampler:
                 if len(rollouts) == len(row.request.sample_ids):
                     yield waiting.pop(row.question)
 
-    def _decode(
-        self, rows: list[Row], settings: SamplingSettings, stops: StopStrings | None
-    ) -> list[Finished]:
+    def _decode(self, rows: list[Row], settings: Sampling, stops: StopStrings | None) -> list[Finished]:
         forward = Forward(self._model, static=self._static and self._fused is None)
         # The contexts must not be open across a yield: the caller trains in between.
         with _evaluation_mode(self._model), torch.inference_mode(), self._autocast(forward.device):
@@ -167,7 +161,7 @@ def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _check(requests: Sequence[SampleRequest], settings: SamplingSettings, config: Any) -> None:
+def _check(requests: Sequence[SampleRequest], settings: Sampling, config: Any) -> None:
     positions = getattr(config, "max_position_embeddings", None)
     vocabulary = getattr(config, "vocab_size", None)
     for request in requests:

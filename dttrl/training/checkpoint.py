@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 
 from dttrl.errors import InputError, WorkError
 from dttrl.history import History
+from dttrl.methods import Signal
 from dttrl.outputs import sync_folder
 from dttrl.validation import one_line
 
@@ -84,18 +85,14 @@ def save_checkpoint(
     return target
 
 
-def load_checkpoint(
-    path: Path, optimizer: torch.optim.Optimizer, *, history_window: int | None, shift_correction: bool = True
-) -> tuple[RunState, History]:
-    """Restore the optimizer in place and return state and history (the model lies in ``path/model``)."""
+def load_checkpoint(path: Path, optimizer: torch.optim.Optimizer, signal: Signal) -> tuple[RunState, History]:
+    """Restore the optimizer in place; return state and history (the model lies in ``path/model``)."""
     try:
         state = RunState(**json.loads((path / _STATE).read_text(encoding="utf-8")))
         device = optimizer.param_groups[0]["params"][0].device
         optimizer.load_state_dict(torch.load(path / _OPTIMIZER, map_location=device, weights_only=True))
         with np.load(path / _HISTORY, allow_pickle=False) as arrays:
-            history = History.from_arrays(
-                dict(arrays), window=history_window, shift_correction=shift_correction
-            )
+            history = signal.history(dict(arrays))
     except _UNREADABLE as error:
         raise InputError(f"{path}: the checkpoint cannot be read ({one_line(error)})") from None
     return state, history

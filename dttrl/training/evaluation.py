@@ -7,27 +7,26 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dttrl.config import TrainConfig
 from dttrl.questions import Question
 from dttrl.rng import derive_seed
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.configured import sampling_settings
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.schemas import EVALUATIONS
 from dttrl.scored import Scored
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.sections import Sampling
 from dttrl.tables import table_from_columns
 from dttrl.voting.majority import majority
 
 
-def evaluation_settings(config: TrainConfig, split: str) -> SamplingSettings:
+def evaluation_settings(config: TrainConfig, split: str) -> Sampling:
     """Return how evaluations sample; the seed differs from training's and by split."""
-    return sampling_settings(
-        config,
-        seed=derive_seed(config.seed, purpose=f"evaluation:{split}"),
-        temperature=config.eval_temperature,
-        top_p=config.eval_top_p,
-        top_k=0,
-    )
+    changes = {
+        "seed": derive_seed(config.sampling.seed, purpose=f"evaluation:{split}"),
+        "temperature": config.evaluation.temperature,
+        "top_p": config.evaluation.top_p,
+        "top_k": 0,
+    }
+    return config.sampling.model_copy(update=changes)
 
 
 def evaluation_table(step: int, split: str, scored: Scored) -> pa.Table:

@@ -14,14 +14,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dttrl.config import TrainConfig, dump_config, load_config
 from dttrl.errors import InputError
-from dttrl.history import History
 from dttrl.locking import locked
-from dttrl.methods import find_method
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
-from dttrl.scale_config import SCALE_FIELDS
+from dttrl.settings.choices import OpenRLHF
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import dump_config, load_config
 from dttrl.training.checkpoint import (
     RunState,
     checkpoint_path,
@@ -43,7 +42,7 @@ from dttrl.training.run_folder import (
 )
 from dttrl.training.schedule import batch_indices, learning_rate, total_steps
 from dttrl.training.setup import Workbench, open_workbench, prepare_run
-from dttrl.training.step import LabelledStep, record_step, signal_settings
+from dttrl.training.step import LabelledStep, record_step
 from dttrl.training_signal import TrainingSignal, training_signal
 
 _RESUME_MAY_CHANGE = frozenset({"device", "threads"})
@@ -56,8 +55,8 @@ def train(config: TrainConfig, *, observer: Observer | None = None, overwrite: b
     settings, and :class:`OutputExistsError` where the folder exists and ``overwrite`` is not set.
     """
     config, splits = prepare_run(config, overwrite=overwrite)
-    bench = open_workbench(config, config.model, splits)
-    create_run(config.run, dump_config(config), splits, overwrite=overwrite)
+    bench = open_workbench(config, config.model.name, splits)
+    create_run(config.keeping.run, dump_config(config), splits, overwrite=overwrite)
     return _Run(config, bench, observer or Silent()).go()
 
 
@@ -73,13 +72,13 @@ def resume(
     if refused:
         flag = refused[0].replace("_", "-")
         raise InputError(f"--{flag} cannot change in a resumed run; start another run with it")
-    config = load_config(TrainConfig, find_config(run), {**(overrides or {}), "run": run})
+    config = load_config(TrainConfig, find_config(run), {**(overrides or {}), "run": run}, lenient=True)
     splits = read_questions_of(run)
     saved = list_checkpoints(run / "checkpoints")
     last = saved[-1] if saved else 0
-    if last >= total_steps(config, len(splits["train"])):
+    if last >= total_steps(config.update, len(splits["train"])):
         return run
-    model = str(checkpoint_path(run / "checkpoints", last) / "model") if last else config.model
+    model = str(checkpoint_path(run / "checkpoints", last) / "model") if last else config.model.name
     try:
         bench = open_workbench(config, model, splits)
     except InputError as error:
@@ -96,27 +95,25 @@ def settings_digest(config: TrainConfig) -> str:
     Settings at their default are left out, so that a setting that did not exist when a run began, and has not
     been given since, does not keep it from going on.
     """
-    excluded = {"run", *_RESUME_MAY_CHANGE, *SCALE_FIELDS}
-    kept = config.model_dump(mode="json", exclude=excluded, exclude_defaults=True)
+    left_out = {"run", *_RESUME_MAY_CHANGE, *OpenRLHF.model_fields}
+    kept = {name: value for name, value in config.flat(changed_only=True).items() if name not in left_out}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class _Run:
     def __init__(self, config: TrainConfig, bench: Workbench, observer: Observer) -> None:
         self.config, self.bench, self.observer = config, bench, observer
-        self.method = find_method(config.method)
         self.questions = bench.splits["train"]
-        self.total = total_steps(config, len(self.questions))
-        self.folder = RunFolder(config.run, bench.metadata)
+        self.total = total_steps(config.update, len(self.questions))
+        self.folder = RunFolder(config.keeping.run, bench.metadata)
         self.state = RunState(step=0, settings=settings_digest(config))
-        self.history = History(window=config.history_window, shift_correction=config.shift_correction)
-        self.signal_settings = signal_settings(config)
+        self.history = config.signal.history()
 
     def go(self, *, checkpoint: int = 0) -> Path:
         """Algorithm 1 of the paper, with evaluations and checkpoints between its steps."""
         config = self.config
-        self.observer.start(config.model_copy(update={"steps": self.total}), config.run)
-        with locked(config.run / LOCK, str(config.run)), self.bench:
+        self.observer.start(config.but(steps=self.total), config.keeping.run)
+        with locked(config.keeping.run / LOCK, str(config.keeping.run)), self.bench:
             if checkpoint:
                 self._restore(checkpoint)
             # Without a checkpoint nothing is kept, not even the evaluation before the first step.
@@ -126,44 +123,45 @@ class _Run:
             for step in range(self.state.step + 1, self.total + 1):
                 self._step(step)
                 last = step == self.total
-                if last or (config.eval_every and step % config.eval_every == 0):
+                if last or (config.evaluation.every and step % config.evaluation.every == 0):
                     self._evaluate(step)
                 self.state = replace(self.state, step=step)
-                due = config.checkpoint_every and step % config.checkpoint_every == 0
+                due = config.keeping.checkpoint_every and step % config.keeping.checkpoint_every == 0
                 if last or due or self.state.best_step == step:
                     self._checkpoint()
-        self.observer.end(config.run)
-        return config.run
+        self.observer.end(config.keeping.run)
+        return config.keeping.run
 
     def _restore(self, checkpoint: int) -> None:
         path = checkpoint_path(self.folder.checkpoints, checkpoint)
-        state, self.history = load_checkpoint(
-            path,
-            self.bench.policy.optimizer,
-            history_window=self.config.history_window,
-            shift_correction=self.config.shift_correction,
-        )
+        state, self.history = load_checkpoint(path, self.bench.policy.optimizer, self.config.signal)
         if state.settings != self.state.settings:
             raise InputError(
-                f"{self.config.run}: config.yaml is not the one that {path.name} was trained with; "
+                f"{self.config.keeping.run}: config.yaml is not the one that {path.name} was trained with; "
                 "restore it, or start another run"
             )
         self.state = state
 
     def _step(self, step: int) -> None:
         config, clock = self.config, _Clock()
-        chosen = batch_indices(step, len(self.questions), config.questions_per_step, seed=config.seed)
+        chosen = batch_indices(
+            step, len(self.questions), config.update.questions_per_step, seed=config.sampling.seed
+        )
         questions = [self.questions[i] for i in chosen]
-        rollouts = self.bench.sample(questions, config.votes, step, self.observer)
+        rollouts = self.bench.sample(questions, config.signal.votes, step, self.observer)
         clock.lap("sample")
         unknown = self.bench.grader.counters["unknown"]
         scored = self.bench.score(rollouts, questions)
         unknown = self.bench.grader.counters["unknown"] - unknown
         clock.lap("score")
-        signal, self.history = training_signal(scored, self.history, self.method, self.signal_settings)
+        signal, self.history = training_signal(scored, self.history, config.signal)
         clock.lap("label")
         rate = learning_rate(
-            step, self.total, peak=config.learning_rate, warmup=config.warmup, schedule=config.schedule
+            step,
+            self.total,
+            peak=config.update.learning_rate,
+            warmup=config.update.warmup,
+            schedule=config.update.schedule,
         )
         update = self.bench.policy.update(
             self._training_rows(questions, rollouts, signal),
@@ -171,7 +169,7 @@ class _Run:
             progress=lambda done, total: self.observer.phase("update", done, total),
         )
         clock.lap("update")
-        record_step(self.folder, config, self.method, LabelledStep(questions, rollouts, scored, signal))
+        record_step(self.folder, config, LabelledStep(questions, rollouts, scored, signal))
         clock.lap("write")
         metrics = {
             "step": step,
@@ -180,7 +178,7 @@ class _Run:
             **step_metrics(scored, signal),
             **rollout_metrics(rollouts),
             "grader_unknown": unknown,
-            **_update_metrics(update, rate, with_kl=config.beta > 0),
+            **_update_metrics(update, rate, with_kl=config.update.beta > 0),
             **clock.seconds,
         }
         self.folder.append_metrics(metrics)
@@ -209,7 +207,7 @@ class _Run:
             table = evaluation_table(step, split, scored)
             self.folder.add_table("evaluations", table)
             summary = evaluation_summary(table)
-            scores[split] = float(summary[f"avg@{self.config.eval_samples}"])
+            scores[split] = float(summary[f"avg@{self.config.evaluation.samples}"])
             self.observer.evaluation(step, split, {**summary, "seconds": time.perf_counter() - started})
         self.folder.flush("evaluations")
         score = scores.get("heldout", scores.get("train"))

@@ -65,7 +65,7 @@ def _gold_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
     trained_rewarded_BM = np.take_along_axis(rewarded_BG, trained_BM, axis=1)
     labelled_B = signal.label_B[known_B] == gold_B
     # The gold answer cannot be a wrong label: where no rollout gave it there is just no label.
-    judged_B = gold_B >= 0 if signal.label_strategy == "ground-truth" else np.ones(len(gold_B), dtype=bool)
+    judged_B = gold_B >= 0 if signal.by_gold else np.ones(len(gold_B), dtype=bool)
     return {
         "label_accuracy": _finite_mean((labelled_B & (gold_B >= 0))[judged_B].astype(np.float64)),
         "majority_accuracy": float(((signal.vote.majority_R[known_B] == gold_B) & (gold_B >= 0)).mean()),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from dttrl.config import TrainConfig
+from dttrl.settings.commands import TrainConfig
 
 
 class Observer(Protocol):

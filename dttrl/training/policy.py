@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,26 +19,14 @@ from torch import Tensor
 from dttrl.errors import WorkError
 from dttrl.objective import grpo_loss, selected_log_probs
 from dttrl.sampling.fused.architecture import Architecture, take_apart, triton_installed
+from dttrl.settings.sections import Update
 from dttrl.training.log_probs import selected_log_probs_chunked
 from dttrl.training.micro_batches import MicroBatch, TrainingRow, pack
 
 if TYPE_CHECKING:
     from dttrl.training.fused.shadow import Shadow
 
-__all__ = ["Policy", "TrainingRow", "UpdateSettings", "UpdateStatistics"]
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateSettings:
-    """What an update needs to know; see the fields of the same names in ``TrainConfig``."""
-
-    temperature: float = 1.0
-    questions_per_update: int = 1
-    micro_batch_tokens: int = 16384
-    weight_decay: float = 0.01
-    clip_epsilon: float = 0.2
-    beta: float = 0.001
-    max_grad_norm: float = 1.0
+__all__ = ["Policy", "TrainingRow", "UpdateStatistics"]
 
 
 class UpdateStatistics(NamedTuple):
@@ -57,6 +44,8 @@ class UpdateStatistics(NamedTuple):
 class Policy:
     """A model, its optimizer and (for a KL penalty) the frozen model it started from.
 
+    ``temperature`` is that of the sampling, whose probabilities the update compares with.
+
     ``fused`` says whether kernels of our own compute the log-probabilities; by default on CUDA with Triton,
     in bfloat16, for the models they know.
     """
@@ -64,8 +53,9 @@ class Policy:
     def __init__(
         self,
         model: Any,
-        settings: UpdateSettings,
+        settings: Update,
         *,
+        temperature: float,
         pad_id: int,
         reference: Any | None = None,
         autocast_dtype: torch.dtype | None = None,
@@ -74,6 +64,7 @@ class Policy:
         self.model = model.eval()
         self.reference = None if reference is None else reference.eval().requires_grad_(False)
         self.settings = settings
+        self.temperature = temperature
         self.device = next(model.parameters()).device
         self.autocast_dtype = autocast_dtype
         self._pad_id = pad_id
@@ -188,7 +179,7 @@ class Policy:
                 use_cache=False,
                 logits_to_keep=batch.token_NT.shape[1] + 1,
             ).logits[:, :-1]
-        return selected_log_probs(logits_NTV, batch.token_NT, temperature=self.settings.temperature)
+        return selected_log_probs(logits_NTV, batch.token_NT, temperature=self.temperature)
 
     def _fused_log_probs(self, model: Any, batch: MicroBatch) -> Tensor:
         from dttrl.training.fused.body import hidden_states
@@ -201,7 +192,7 @@ class Policy:
                 states_MH,
                 shadow.architecture.head.weight,
                 batch.token_NT.reshape(-1)[batch.cell_M],
-                temperature=self.settings.temperature,
+                temperature=self.temperature,
             )
         flat = logp_M.new_zeros(batch.token_NT.numel()).index_copy(0, batch.cell_M, logp_M)
         return flat.view(batch.token_NT.shape)

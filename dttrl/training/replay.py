@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,18 @@ import numpy as np
 import pyarrow as pa
 
 from dttrl.answers.grading import Grader
-from dttrl.config import TrainConfig, load_config
 from dttrl.errors import InputError
-from dttrl.history import History
-from dttrl.methods import METHODS, find_method
+from dttrl.methods import METHODS
 from dttrl.offline import elect, expand, has_confidence, pool_mixtures, strategies
 from dttrl.rollout_files import RolloutFiles
 from dttrl.schemas import LABELS
 from dttrl.scored import FloatArray, Scored
 from dttrl.scored_files import WHOLE_FILE, read_scored
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import load_config
 from dttrl.tables import read_table
 from dttrl.training.run_folder import CONFIG, find_config
-from dttrl.training.step import label_table, signal_settings
+from dttrl.training.step import label_table
 from dttrl.training_signal import training_signal
 from dttrl.vote_summary import VoteSummary
 from dttrl.voting.registry import VoteOutcome
@@ -73,18 +73,21 @@ class Trained:
         self._written = written or {}
         self.labels: pa.Table | None = None
         """The rows of LABELS of the last step."""
-        self._method = find_method(name)
-        self.needs_confidence = self._method.label in ("weighted", "distrivoting")
-        self._settings = signal_settings(config)
-        self._history = History(window=config.history_window, shift_correction=config.shift_correction)
+        self._signal = config.signal
+        if name != self._signal.method:
+            self._signal = self._signal.model_copy(update={"method": name, "label": None})
+        vote = self._signal.vote
+        self.needs_confidence = vote is not None and vote.info.needs_confidence
+        self._history = self._signal.history()
 
     def vote(self, block: Scored, weight_RN: FloatArray) -> VoteOutcome:
         """Label a step."""
         del weight_RN
         if block.step is None:
             raise InputError(f"method {self.name} labels training steps, and the rollouts have none")
-        settings = replace(self._settings, n_train=min(self._settings.n_train, block.class_RN.shape[1]))
-        signal, self._history = training_signal(block, self._history, self._method, settings)
+        trained = min(self._signal.train_samples, block.class_RN.shape[1])
+        settings = self._signal.model_copy(update={"train_samples": trained})
+        signal, self._history = training_signal(block, self._history, settings)
         self.labels = label_table(block, signal)
         if self.replayed is not None:
             self._compare(self.replayed, self.labels)
@@ -123,12 +126,12 @@ def replay_run(
     ``all`` is every voting method and the run's own. Returns the summary and, where the run's own method is
     among them, how its labels compare with those of the run. Writes VOTES to ``output``.
     """
-    config = load_config(TrainConfig, find_config(run), {"run": run})
+    config = load_config(TrainConfig, find_config(run), {"run": run}, lenient=True)
     files = RolloutFiles([run])
     files.require("answer", "answer_class", "confidence", "step")
-    names = list(methods) or [config.method]
+    names = list(methods) or [config.signal.method]
     if "all" in names:
-        names = [*expand(names), config.method]
+        names = [*expand(names), config.signal.method]
     own = [name for name in dict.fromkeys(names) if name in METHODS]
     contenders, notes = strategies(
         [name for name in names if name not in METHODS],
@@ -136,7 +139,7 @@ def replay_run(
         pools=lambda window: pool_mixtures(files, "confidence", window),
     )
     written = written_labels(run)
-    trained = [Trained(name, config, written if name == config.method else None) for name in own]
+    trained = [Trained(name, config, written if name == config.signal.method else None) for name in own]
     summary = elect(
         files, [*contenders, *trained], run_steps(files, grader, written), output=output, overwrite=overwrite,
         keep_disagreements=keep_disagreements, progress=progress, run=str(run),

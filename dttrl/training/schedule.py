@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dttrl import rng
-from dttrl.config import Schedule, TrainConfig
+from dttrl.settings.sections import Schedule, Update
 
 
 def steps_per_epoch(n_questions: int, questions_per_step: int) -> int:
@@ -25,9 +25,9 @@ def batch_indices(step: int, n_questions: int, questions_per_step: int, *, seed:
     return [int(i) for i in order[position * questions_per_step : (position + 1) * questions_per_step]]
 
 
-def total_steps(config: TrainConfig, n_questions: int) -> int:
+def total_steps(update: Update, n_questions: int) -> int:
     """Return how many steps a run has: ``steps``, or ``episodes`` passes over the questions."""
-    return config.steps or config.episodes * steps_per_epoch(n_questions, config.questions_per_step)
+    return update.steps or update.episodes * steps_per_epoch(n_questions, update.questions_per_step)
 
 
 def learning_rate(step: int, total: int, *, peak: float, warmup: float, schedule: Schedule) -> float:

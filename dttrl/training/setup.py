@@ -10,27 +10,25 @@ from types import TracebackType
 import torch
 
 from dttrl.answers.grading import Grader
-from dttrl.config import TrainConfig
 from dttrl.errors import InputError
-from dttrl.methods import find_method
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.configured import (
-    configured_questions,
+from dttrl.sampling.models import LoadedModel, load_model, resolve_device, resolve_dtype, save_model
+from dttrl.sampling.prompts import (
+    load_questions,
     prompt_encoder,
     prompt_metadata,
-    sampling_settings,
     settings_metadata,
     transformers_metadata,
 )
-from dttrl.sampling.models import LoadedModel, load_model, resolve_device, resolve_dtype, save_model
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.transformers import TransformersSampler
 from dttrl.scored import Scored
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.sections import Sampling
 from dttrl.training.evaluation import evaluation_settings, requests_of
 from dttrl.training.observer import Observer
-from dttrl.training.policy import Policy, UpdateSettings
+from dttrl.training.policy import Policy
 from dttrl.training.run_folder import check_inputs, check_run
 from dttrl.training.step import score_questions
 
@@ -39,15 +37,16 @@ Splits = Mapping[str, list[Question]]
 
 def read_splits(config: TrainConfig) -> Splits:
     """Read the training and, where given, the held-out questions; checks what the method needs of them."""
-    splits = {"train": configured_questions(config, limit=config.limit)}
-    if config.heldout is not None:
-        splits["heldout"] = configured_questions(config, config.heldout)
-    if find_method(config.method).label == "ground-truth":
+    splits = {"train": load_questions(config.questions)}
+    if config.evaluation.heldout is not None:
+        splits["heldout"] = load_questions(config.questions, config.evaluation.heldout)
+    if config.signal.vote is None:
         for question in splits["train"]:
             if question.answer is None:
                 raise InputError(
-                    f"{config.questions}: question {question.id!r} has no answer in column "
-                    f"{config.answer_column!r}; method {config.method} labels with gold answers"
+                    f"{config.questions.path}: question {question.id!r} has no answer in column "
+                    f"{config.questions.answer_column!r}; method {config.signal.method} labels with gold "
+                    "answers"
                 )
     return splits
 
@@ -78,9 +77,10 @@ class Workbench:
         self, questions: Sequence[Question], n: int, step: int, observer: Observer
     ) -> list[list[Rollout]]:
         """Return n training rollouts of each question, in the order of the questions."""
-        settings = sampling_settings(self.config, seed=self.config.seed)
         prompts = [self.prompt_ids[question.id] for question in questions]
-        return self._collect(requests_of(questions, prompts, n, step), settings, observer, "sample")
+        return self._collect(
+            requests_of(questions, prompts, n, step), self.config.sampling, observer, "sample"
+        )
 
     def score(self, rollouts: Sequence[Sequence[Rollout]], questions: Sequence[Question]) -> Scored:
         """Return answers, classes and confidences of the questions' rollouts."""
@@ -94,7 +94,7 @@ class Workbench:
                 continue
             ids = self.prompt_ids if split == "train" else self.heldout_ids
             requests = requests_of(
-                graded, [ids[question.id] for question in graded], self.config.eval_samples, step
+                graded, [ids[question.id] for question in graded], self.config.evaluation.samples, step
             )
             settings = evaluation_settings(self.config, split)
             rollouts = self._collect(requests, settings, observer, f"evaluate {split}")
@@ -105,7 +105,7 @@ class Workbench:
         save_model(self.loaded, folder)
 
     def _collect(
-        self, requests: Sequence[SampleRequest], settings: SamplingSettings, observer: Observer, phase: str
+        self, requests: Sequence[SampleRequest], settings: Sampling, observer: Observer, phase: str
     ) -> list[list[Rollout]]:
         found: dict[str, list[Rollout]] = {}
         for group in self.sampler.sample(requests, settings):
@@ -116,45 +116,37 @@ class Workbench:
 
 def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench:
     """Load the model (``model`` may be a checkpoint of the run) and prepare everything a step needs."""
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    device = resolve_device(config.device)
-    arithmetic = resolve_dtype(config.dtype, device)
+    if config.model.threads is not None:
+        torch.set_num_threads(config.model.threads)
+    device = resolve_device(config.model.device)
+    arithmetic = resolve_dtype(config.model.dtype, device)
     if arithmetic == torch.float16:
         raise InputError("--dtype float16 cannot train without loss scaling; use bfloat16 or float32")
     # Weights are float32 whatever the arithmetic: a step of 5e-7 is lost in bfloat16's three digits.
-    from_hub = model == config.model
+    from_hub = model == config.model.name
     loaded = load_model(
         model,
         device=device,
         dtype=torch.float32,
-        revision=config.revision if from_hub else None,
-        trust_remote_code=config.trust_remote_code,
+        revision=config.model.revision if from_hub else None,
+        trust_remote_code=config.model.trust_remote_code,
     )
     reference = None
-    if config.beta > 0:
+    if config.update.beta > 0:
         reference = load_model(
-            config.model,
+            config.model.name,
             device=device,
             dtype=torch.float32,
-            revision=config.revision,
-            trust_remote_code=config.trust_remote_code,
+            revision=config.model.revision,
+            trust_remote_code=config.model.trust_remote_code,
         ).model
     autocast_dtype = None if arithmetic == torch.float32 else arithmetic
-    settings = UpdateSettings(
-        temperature=config.temperature,
-        questions_per_update=config.questions_per_update,
-        micro_batch_tokens=config.micro_batch_tokens,
-        weight_decay=config.weight_decay,
-        clip_epsilon=config.clip_epsilon,
-        beta=config.beta,
-        max_grad_norm=config.max_grad_norm,
-    )
-    encode = prompt_encoder(config, loaded)
+    encode = prompt_encoder(config.questions, loaded)
     pad_id = loaded.tokenizer.pad_token_id
     policy = Policy(
         loaded.model,
-        settings,
+        config.update,
+        temperature=config.sampling.temperature,
         pad_id=loaded.eos_ids[0] if pad_id is None else pad_id,
         reference=reference,
         autocast_dtype=autocast_dtype,
@@ -169,11 +161,11 @@ def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench
         sampler=TransformersSampler(
             loaded.model, loaded.tokenizer, loaded.eos_ids, autocast_dtype=autocast_dtype
         ),
-        grader=Grader(kind=config.kind),
+        grader=Grader(kind=config.scoring.kind),
         metadata={
             **transformers_metadata(arithmetic),
-            **prompt_metadata(config, loaded),
-            **settings_metadata(sampling_settings(config, seed=config.seed)),
+            **prompt_metadata(config.questions, loaded),
+            **settings_metadata(config.sampling),
             **run_metadata(config),
         },
     )
@@ -185,9 +177,12 @@ def prepare_run(config: TrainConfig, *, overwrite: bool) -> tuple[TrainConfig, S
     Raises :class:`OutputExistsError` where the folder exists and ``overwrite`` is not set, and
     :class:`InputError` for inputs that lie in it and for questions that cannot be used.
     """
-    check_run(config.run, overwrite=overwrite)
-    inputs = {"model": Path(config.model), "question file": config.questions}
-    check_inputs(config.run, inputs | ({"held-out file": config.heldout} if config.heldout else {}))
+    check_run(config.keeping.run, overwrite=overwrite)
+    inputs = {"model": Path(config.model.name), "question file": config.questions.path}
+    check_inputs(
+        config.keeping.run,
+        inputs | ({"held-out file": config.evaluation.heldout} if config.evaluation.heldout else {}),
+    )
     config = absolute(config)
     return config, read_splits(config)
 
@@ -196,20 +191,20 @@ def run_metadata(config: TrainConfig) -> dict[str, object]:
     """Return what the files of a run say of the run, whatever engine samples."""
     return {
         # Resumed from a checkpoint, the policy is still a policy of the run's model.
-        "model": config.model,
-        "method": config.method,
-        "measure": config.measure,
-        "region": config.region,
-        "answer_kind": config.kind,
-        "last_number": config.last_number,
+        "model": config.model.name,
+        "method": config.signal.method,
+        "measure": config.scoring.measure,
+        "region": config.scoring.region,
+        "answer_kind": config.scoring.kind,
+        "last_number": config.scoring.last_number,
     }
 
 
 def absolute(config: TrainConfig) -> TrainConfig:
     """Local paths of a saved configuration must be found from anywhere."""
-    changes: dict[str, object] = {"questions": config.questions.resolve()}
-    if config.heldout is not None:
-        changes["heldout"] = config.heldout.resolve()
-    if Path(config.model).exists():
-        changes["model"] = str(Path(config.model).resolve())
-    return config.model_copy(update=changes)
+    changes: dict[str, object] = {"questions": config.questions.path.resolve()}
+    if config.evaluation.heldout is not None:
+        changes["heldout"] = config.evaluation.heldout.resolve()
+    if Path(config.model.name).exists():
+        changes["model"] = str(Path(config.model.name).resolve())
+    return config.but(**changes)

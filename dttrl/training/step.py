@@ -13,17 +13,16 @@ import pyarrow as pa
 
 from dttrl.answers.grading import Grader
 from dttrl.confidence import Region
-from dttrl.config import TrainConfig
-from dttrl.methods import Method
 from dttrl.offline import vote_columns
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout, rollouts_to_table
 from dttrl.schemas import HISTORY, LABELS, ROLLOUTS
 from dttrl.scored import Scored
 from dttrl.scoring import score_rollouts
+from dttrl.settings.commands import TrainConfig
 from dttrl.tables import table_from_columns
 from dttrl.training.run_folder import RunFolder
-from dttrl.training_signal import SignalSettings, TrainingSignal
+from dttrl.training_signal import TrainingSignal
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +33,6 @@ class LabelledStep:
     rollouts: Sequence[Sequence[Rollout]]
     scored: Scored
     signal: TrainingSignal
-
-
-def signal_settings(config: TrainConfig) -> SignalSettings:
-    """Return the choices of the signal that a run was configured with."""
-    return SignalSettings(
-        n_train=config.train_samples,
-        select=config.select,
-        tau=config.tau,
-        diversity_over=config.diversity_over,
-        f_vote=config.f_vote,
-        reject=config.reject,
-        monotone=config.monotone,
-        min_positives=config.min_positives,
-        centre=config.centre,
-    )
 
 
 def score_questions(
@@ -63,19 +47,19 @@ def score_questions(
         golds=[question.answer for question in questions],
         sources=[question.source for question in questions],
         grader=grader,
-        region=Region.parse(config.region),
-        measure=config.measure,
-        last_number=config.last_number,
+        region=Region.parse(config.scoring.region),
+        measure=config.scoring.measure,
+        last_number=config.scoring.last_number,
     )
 
 
-def record_step(folder: RunFolder, config: TrainConfig, method: Method, step: LabelledStep) -> None:
+def record_step(folder: RunFolder, config: TrainConfig, step: LabelledStep) -> None:
     """Write the rollouts and labels of a step, and add what entered the history."""
-    if config.keep_rollouts:
+    if config.keeping.keep_rollouts:
         assert step.scored.step is not None
-        folder.write_rollouts(step.scored.step, rollout_table(step, keep_tokens=config.keep_tokens))
+        folder.write_rollouts(step.scored.step, rollout_table(step, keep_tokens=config.keeping.keep_tokens))
     folder.add_table("labels", label_table(step.scored, step.signal))
-    if method.progressive and step.signal.entered_BG is not None:
+    if config.signal.row.history and step.signal.entered_BG is not None:
         folder.add_table("history", history_table(step.scored, step.signal))
     folder.flush("labels")
 
@@ -116,7 +100,7 @@ def rollout_table(step: LabelledStep, *, keep_tokens: bool) -> pa.Table:
 def label_table(scored: Scored, signal: TrainingSignal) -> pa.Table:
     """Return the labels of a step, one row a question, as rows of LABELS."""
     correct = scored.correct(signal.label_B)
-    if signal.label_strategy == "ground-truth":
+    if signal.by_gold:
         # The gold answer cannot be a wrong label: where no rollout gave it there is just no label.
         correct = [right or None for right in correct]
     columns = vote_columns(scored, signal.vote, signal.distrivote) | {
@@ -156,7 +140,7 @@ def _by_id(scored: Scored) -> list[int]:
 
 def _labels(scored: Scored, signal: TrainingSignal) -> Sequence[str | None]:
     """How the pseudo-labels are written: the spelling of each one's class, or the gold answer itself."""
-    return scored.gold if signal.label_strategy == "ground-truth" else scored.spelling(signal.label_B)
+    return scored.gold if signal.by_gold else scored.spelling(signal.label_B)
 
 
 def _finite(values: np.ndarray) -> pa.Array:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from dttrl.errors import InputError
-from dttrl.mixture import Mixture, Mixtures, fit_mixtures
+from dttrl.mixture import Mixture, Mixtures, fit_mixture, fit_mixtures
 from dttrl.voting.best_of_n import best_of_n
 from dttrl.voting.borda import POWER, borda
 from dttrl.voting.deepconf import TOP, deepconf
@@ -20,7 +22,6 @@ from dttrl.voting.election import FloatArray, IntArray, Vote
 from dttrl.voting.majority import majority
 from dttrl.voting.mob import RATIO, mob
 from dttrl.voting.parameters import Parameter, Value, parse_parameters, words
-from dttrl.voting.progressive import progressive
 from dttrl.voting.weighted import weighted
 
 
@@ -33,10 +34,20 @@ class VoteOutcome(NamedTuple):
 
 
 class VoteMethod(Protocol):
-    """How a method is called; ``pool`` is for those that vote under the mixture of more than a question."""
+    """How a method is called.
+
+    ``weight_RN`` are the confidences as weights: what is summed, ranked and breaks ties. For methods that
+    vote under the mixture of more than a question, ``pool`` is that mixture and ``confidence_RN`` (default:
+    the weights) what it splits.
+    """
 
     def __call__(
-        self, class_RN: IntArray, confidence_RN: FloatArray, pool: Mixture | Mixtures | None = None, /
+        self,
+        class_RN: IntArray,
+        weight_RN: FloatArray,
+        pool: Mixture | Mixtures | None = None,
+        confidence_RN: FloatArray | None = None,
+        /,
     ) -> VoteOutcome:
         """Vote on R questions of N rollouts each."""
 
@@ -79,10 +90,8 @@ def _simple(vote: Callable[..., Vote], **names: str) -> Callable[[Parameters], V
     def build(parameters: Parameters) -> VoteMethod:
         keywords = {keyword: parameters[name] for keyword, name in names.items()}
 
-        def method(
-            class_RN: IntArray, confidence_RN: FloatArray, _: Mixture | Mixtures | None = None, /
-        ) -> VoteOutcome:
-            return VoteOutcome(vote(class_RN, confidence_RN, **keywords))
+        def method(class_RN: IntArray, weight_RN: FloatArray, *_: object) -> VoteOutcome:
+            return VoteOutcome(vote(class_RN, weight_RN, **keywords))
 
         return method
 
@@ -100,9 +109,7 @@ def _filter_choices(parameters: Parameters) -> dict[str, Any]:
 
 
 def _distrivoting(parameters: Parameters) -> VoteMethod:
-    def vote(
-        class_RN: IntArray, confidence_RN: FloatArray, _: Mixture | Mixtures | None = None, /
-    ) -> VoteOutcome:
+    def vote(class_RN: IntArray, confidence_RN: FloatArray, *_: object) -> VoteOutcome:
         # The mixture of a question is that of its answered rollouts, as in DistriVoting's Algorithm 1.
         answered_RN = confidence_RN.copy()
         answered_RN[class_RN < 0] = float("nan")
@@ -115,11 +122,25 @@ def _distrivoting(parameters: Parameters) -> VoteMethod:
 
 
 def _progressive(parameters: Parameters) -> VoteMethod:
+    """Build the vote of training (alg:pseudo_label): one mixture for all questions of a step.
+
+    Unlike ``distrivoting``, whose mixture is a question's own, it votes under the mixture of a pool: the step
+    and its shift-corrected past (:mod:`dttrl.history`) or, for rollouts that no training made, all
+    confidences at once.
+    """
+
     def vote(
-        class_RN: IntArray, confidence_RN: FloatArray, pool: Mixture | Mixtures | None = None, /
+        class_RN: IntArray,
+        weight_RN: FloatArray,
+        pool: Mixture | Mixtures | None = None,
+        confidence_RN: FloatArray | None = None,
+        /,
     ) -> VoteOutcome:
-        outcome, mixture = progressive(class_RN, confidence_RN, pool, **_filter_choices(parameters))
-        return VoteOutcome(outcome.vote, outcome, mixture)
+        split_RN = weight_RN if confidence_RN is None else confidence_RN
+        if pool is None:
+            pool = fit_mixture(split_RN[np.isfinite(split_RN)])
+        outcome = distrivoting(class_RN, split_RN, pool, weight_RN=weight_RN, **_filter_choices(parameters))
+        return VoteOutcome(outcome.vote, outcome, pool)
 
     return vote
 
@@ -212,3 +233,17 @@ def parse_method(text: str) -> ParsedMethod:
     info = METHODS[name]
     chosen = parse_parameters(name, rest, info.parameters)
     return ParsedMethod(info, info.build(chosen), chosen)
+
+
+def spelled(method: ParsedMethod) -> str:
+    """Return a method as it may be given again, parameters at their default left out.
+
+    >>> spelled(parse_method("progressive: min=3, f=majority"))
+    'progressive:min=3'
+    """
+    changed = [
+        f"{name}={value}"
+        for name, value in method.parameters.items()
+        if value != method.info.parameters[name].default
+    ]
+    return ":".join([method.info.name, *([",".join(changed)] if changed else [])])

@@ -45,7 +45,12 @@ def test_an_address_is_enough(fake: Fake, tmp_path: Path, capsys: pytest.Capture
     [
         (["--backend", "openai"], "served", 2, "--backend openai needs --base-url"),
         (["--base-url", "URL"], "nope", 2, "does not have the model 'nope'; it offers: served, other"),
-        (["--base-url", "URL", "--backend", "transformers"], "served", 2, "--base-url names a server"),
+        (
+            ["--base-url", "URL", "--backend", "transformers"],
+            "served",
+            2,
+            "--base-url does nothing with --backend transformers",
+        ),
         (["--base-url", "http://127.0.0.1:9/v1"], "served", 1, "is the server running"),
         (["--base-url", "URL", "--concurrency", "0"], "served", 2, "concurrency"),
     ],

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dttrl.config import TrainConfig, load_config
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import load_config
 from dttrl_cli.app import main
 from dttrl_cli.plan import resolve
 
@@ -34,7 +35,7 @@ def test_the_plan_can_be_run(
     settings, command, rest = text.split("\n\n", 2)
     (tmp_path / "plan.yaml").write_text(settings)
     config = load_config(TrainConfig, tmp_path / "plan.yaml")
-    assert (config.engine, config.steps) == ("openrlhf", 3)
+    assert (config.engine.engine, config.update.steps) == ("openrlhf", 3)
     words = shlex.split(command)
     assert words[1:4] == ["-m", "dttrl.training.openrlhf.main", str(tmp_path / "run")]
     assert words[-2:] == extra
@@ -68,9 +69,9 @@ def test_a_file_wins_over_a_preset_and_options_over_both(tmp_path: Path) -> None
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump({"questions": "q.jsonl", "votes": 32, "learning-rate": 1e-6}))
     config = resolve(path, "paper/qwen2.5-math-7b/amc", {"votes": 48, "episodes": 2})
-    assert config.model == "Qwen/Qwen2.5-Math-7B"
-    assert (config.votes, config.learning_rate, config.episodes) == (48, 1e-6, 2)
-    assert (config.temperature, config.train_samples) == (1.0, 32)
+    assert config.model.name == "Qwen/Qwen2.5-Math-7B"
+    assert (config.signal.votes, config.update.learning_rate, config.update.episodes) == (48, 1e-6, 2)
+    assert (config.sampling.temperature, config.signal.train_samples) == (1.0, 32)
 
 
 def test_an_unknown_preset(capsys: pytest.CaptureFixture[str]) -> None:

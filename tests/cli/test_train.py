@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dttrl.config import TrainConfig
+from dttrl.settings.commands import TrainConfig
 from dttrl_cli.app import main
 from tests.cli.test_analyze import make_run
 
@@ -77,7 +77,7 @@ def test_a_stopped_run_goes_on_only_where_it_had_begun(
 ) -> None:
     def stop(config: TrainConfig, *, observer: Any, overwrite: bool) -> None:
         if started:
-            observer.start(config, config.run)
+            observer.start(config, config.keeping.run)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dttrl.training.loop.train", stop)

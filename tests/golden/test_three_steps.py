@@ -13,12 +13,12 @@ import pytest
 from dttrl.answers.grading import Grader
 from dttrl.confidence import token_confidence
 from dttrl.history import History
-from dttrl.methods import find_method
+from dttrl.methods import Signal
 from dttrl.mixture import Mixture
 from dttrl.rollouts import Rollout
 from dttrl.scored import Scored
 from dttrl.scoring import score_rollouts
-from dttrl.training_signal import SignalSettings, TrainingSignal, training_signal
+from dttrl.training_signal import TrainingSignal, training_signal
 from dttrl.voting.distrivoting import FALLBACKS
 
 HERE = Path(__file__).resolve().parent
@@ -47,7 +47,7 @@ def make_rollout(step: int, query_id: str, sample_id: int, given: dict[str, Any]
 
 @pytest.fixture(scope="module")
 def computed() -> list[tuple[Scored, TrainingSignal]]:
-    settings = SignalSettings(n_train=SETTINGS["n_train"], tau=SETTINGS["tau"])
+    settings = Signal(method="distri-gmm", train_samples=SETTINGS["n_train"], tau=SETTINGS["tau"])
     history = History()
     results = []
     with Grader(kind="integer", use_algebra=False) as grader:
@@ -60,7 +60,7 @@ def computed() -> list[tuple[Scored, TrainingSignal]]:
                 for question in step["questions"]
             ]
             scored = score_rollouts(rollouts, grader=grader)
-            signal, history = training_signal(scored, history, find_method("distri-gmm"), settings)
+            signal, history = training_signal(scored, history, settings)
             results.append((scored, signal))
     return results
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dttrl.config import TrainConfig, load_config
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import load_config
 from dttrl.training.loop import resume, train
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "quickstart"

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dttrl.config import GenerateConfig, load_config
 from dttrl.errors import InputError
 from dttrl.sampling.generation import generate
 from dttrl.schemas import ROLLOUTS
+from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.files import load_config
 from dttrl.tables import read_metadata, read_table
 
 pytestmark = [

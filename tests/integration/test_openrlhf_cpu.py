@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from dttrl.history import History
-from dttrl.methods import find_method
 from dttrl.training.openrlhf.controller import Controller
-from dttrl.training.step import score_questions, signal_settings
+from dttrl.training.step import score_questions
 from dttrl.training_signal import training_signal
 from tests.scale_run import drawn, make_run
 
@@ -34,7 +33,7 @@ def flash_attn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
     config = make_run(tmp_path / "run")
-    opened = Controller(config.run, backend_version="test")
+    opened = Controller(config.keeping.run, backend_version="test")
     opened.start(0)
     yield opened
     opened.close()
@@ -57,7 +56,7 @@ def test_signal_is_the_local_engines_in_any_split(controller: Controller, dynami
     step = controller._step
     assert step is not None
     again = score_questions(config, controller._grader, step.rollouts, step.questions)
-    expected, _ = training_signal(again, History(), find_method(config.method), signal_settings(config))
+    expected, _ = training_signal(again, History(), config.signal)
     assert np.abs(expected.advantage_BM).max() > 0
     wanted = {}
     for b, question in enumerate(step.questions):

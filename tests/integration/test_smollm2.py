@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from dttrl.config import GenerateConfig, TrainConfig, load_config
 from dttrl.schemas import LABELS
+from dttrl.settings.commands import GenerateConfig, TrainConfig
+from dttrl.settings.files import load_config
 from dttrl.tables import RolloutFiles, read_table
 
 pytestmark = [

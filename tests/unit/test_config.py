@@ -7,8 +7,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from dttrl.config import GenerateConfig, ScoreConfig, TrainConfig, dump_config, load_config
 from dttrl.errors import InputError
+from dttrl.settings.commands import GenerateConfig, ScoreConfig, Setting, TrainConfig, settings_of
+from dttrl.settings.files import dump_config, load_config
+from dttrl.settings.sections import Sampling
 
 NEEDED: dict[str, object] = {"model": "some/model", "questions": "questions.jsonl"}
 
@@ -37,24 +39,22 @@ def with_needed(text: str) -> str:
 
 def test_the_defaults_are_the_papers_and_ttrls() -> None:
     config = load_config(TrainConfig, overrides=NEEDED)
-    assert (config.votes, config.train_samples, config.questions_per_step) == (64, 32, 8)
-    assert (config.tau, config.clip_epsilon, config.beta, config.k) == (0.1, 0.2, 0.001, 20)
-    assert (config.learning_rate, config.warmup, config.schedule) == (5e-7, 0.03, "cosine")
-    assert (config.eval_samples, config.eval_temperature, config.eval_top_p) == (16, 0.6, 0.95)
-    assert (config.method, config.f_vote, config.reject, config.select) == (
-        "distri-gmm",
-        "majority",
-        "guarded",
-        "first",
-    )
-    assert config.history_window is None
-    assert config.region == "last-step"
+    update, evaluation, signal = config.update, config.evaluation, config.signal
+    assert (signal.votes, signal.train_samples, update.questions_per_step) == (64, 32, 8)
+    assert (signal.tau, update.clip_epsilon, update.beta, config.sampling.k) == (0.1, 0.2, 0.001, 20)
+    assert (update.learning_rate, update.warmup, update.schedule) == (5e-7, 0.03, "cosine")
+    assert (evaluation.samples, evaluation.temperature, evaluation.top_p) == (16, 0.6, 0.95)
+    assert (signal.method, signal.select, config.scoring.region) == ("distri-gmm", "first", "last-step")
+    assert signal.vote is not None
+    assert signal.vote.parameters == {
+        "f": "majority", "reject": "guarded", "monotone": "no", "min": 1, "window": "all",
+    }  # fmt: skip
 
 
 CHANGED: dict[str, object] = {
     "stop": ("\n\n", "END: #"),
     "learning_rate": 3e-6,
-    "history_window": 0,
+    "label": "progressive:monotone=yes,window=0",
     "limit": 7,
     "region": "bottom:0.1:2048",
     "measure": "perplexity",
@@ -63,8 +63,7 @@ CHANGED: dict[str, object] = {
     "suffix": "",
     "warmup": 0.0,
     "steps": 3,
-    "method": "ttrl",
-    "monotone": True,
+    "method": "distri-gmm",
     "keep_rollouts": False,
     "model": "yes",
     "prompt_column": "1e5",
@@ -94,29 +93,32 @@ def test_the_other_stages_round_trip(tmp_path: Path, model: Any) -> None:
     assert load_config(model, write(tmp_path, dump_config(config))) == config
 
 
-def test_every_field_has_a_description_and_a_panel() -> None:
-    for model in (TrainConfig, GenerateConfig, ScoreConfig):
-        for name, field in model.model_fields.items():
-            assert field.description, name
-            assert isinstance(field.json_schema_extra, dict), name
-            assert field.json_schema_extra["panel"], name
+def every_setting() -> list[tuple[str, Setting]]:
+    models = (TrainConfig, GenerateConfig, ScoreConfig)
+    return [(name, one) for model in models for name, each in settings_of(model).items() for one in each]
+
+
+def test_every_setting_has_a_description_and_a_panel() -> None:
+    for name, setting in every_setting():
+        assert setting.info.description, name
+        assert setting.section.panel, name
 
 
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, with_needed("tau: 0.3\nvotes: 40\n"))
     config = load_config(TrainConfig, path, {"tau": 0.2})
-    assert (config.tau, config.votes) == (0.2, 40)
+    assert (config.signal.tau, config.signal.votes) == (0.2, 40)
 
 
 def test_dashes_are_underscores(tmp_path: Path) -> None:
     config = load_config(TrainConfig, write(tmp_path, with_needed("learning-rate: 5e-7\ntrain-samples: 8\n")))
-    assert (config.learning_rate, config.train_samples) == (5e-7, 8)
+    assert (config.update.learning_rate, config.signal.train_samples) == (5e-7, 8)
 
 
 def test_a_config_is_frozen() -> None:
     config = load_config(TrainConfig, overrides=NEEDED)
     with pytest.raises(ValidationError):
-        config.tau = 0.5
+        config.signal.tau = 0.5
 
 
 @pytest.mark.parametrize(
@@ -143,8 +145,16 @@ def test_a_config_is_frozen() -> None:
         ),
         ("region: tail\n", "region 'tail' is not one of: last-step, all, tail:N"),
         ("measure: entrop\n", "measure: Input should be 'topk'"),
-        ("f_vote: mean\n", "f-vote: Input should be 'majority', 'weighted' or 'hierarchical'"),
-        ("history_window: -1\n", "history-window: Input should be greater than or equal to 0 (got -1)"),
+        ("f_vote: mean\n", "label: method 'progressive': f='mean' is not one of: majority, weighted"),
+        ("history_window: -1\n", "label: method 'progressive': window='-1' is not one of: all"),
+        ("label: vote\n", "label: voting method 'vote' is not one of: sc, wsc"),
+        ("engine: magic\n", "engine: Input should be one of 'local', 'openrlhf' (got 'magic')"),
+        ("gpus: 8\n", "--gpus does nothing with --engine local; leave it out, or add --engine openrlhf"),
+        ("engine: openrlhf\nthreads: 2\n", "--threads does nothing with --engine openrlhf; leave it out"),
+        ("method: ttrl\nf_vote: hierarchical\n", "--f-vote does nothing with labels by sc; leave it out"),
+        ("method: ttrl\ncentre: question\n", "--centre does nothing with labels by sc (--method ttrl); "),
+        ("method: ttrl\ntau: 0.3\n", "--tau does nothing with --method ttrl, which has no diversity penalty"),
+        ("method: ttrl-gt\nlabel: sc\n", "method ttrl-gt labels with gold answers; leave --label out"),
         ("seed: -1\n", "seed: "),
         ("temperature: 0\n", "temperature must be above 0 in training"),
         (
@@ -196,9 +206,8 @@ def test_an_error_names_field_and_value_once(tmp_path: Path, field: str, value: 
 
 
 def test_help_texts_need_no_paper() -> None:
-    for model in (TrainConfig, GenerateConfig, ScoreConfig):
-        for name, field in model.model_fields.items():
-            assert "eq:" not in (field.description or ""), name
+    for name, setting in every_setting():
+        assert "eq:" not in (setting.info.description or ""), name
 
 
 def test_a_bad_flag_is_not_blamed_on_the_file(tmp_path: Path) -> None:
@@ -227,4 +236,70 @@ def test_without_a_file_the_options_are_named() -> None:
 
 
 def test_an_empty_file_takes_everything_from_flags(tmp_path: Path) -> None:
-    assert load_config(TrainConfig, write(tmp_path, "# nothing\n"), NEEDED).model == "some/model"
+    assert load_config(TrainConfig, write(tmp_path, "# nothing\n"), NEEDED).model.name == "some/model"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"backend": "transformers", "replicas": 8}, "--replicas does nothing with --backend transformers; "),
+        (
+            {"backend": "vllm", "retries": 1},
+            "--retries does nothing with --backend vllm; leave it out, or add ",
+        ),
+        ({"backend": "vllm", "batch_size": 8}, "--batch-size does nothing with --backend vllm; leave it out"),
+        (
+            {"backend": "openai", "device": "cuda"},
+            "--device does nothing with --backend openai; leave it out",
+        ),
+    ],
+)
+def test_a_setting_of_another_backend_is_refused(given: dict[str, object], expected: str) -> None:
+    with pytest.raises(InputError, match=f"^options: {expected}"):
+        load_config(GenerateConfig, overrides=NEEDED | given)
+
+
+def test_auto_takes_the_settings_of_every_backend() -> None:
+    config = load_config(GenerateConfig, overrides=NEEDED | {"replicas": 8, "concurrency": 2})
+    assert config.flat().items() >= {"backend": "auto", "replicas": 8, "concurrency": 2}.items()
+
+
+def test_what_is_at_its_default_says_nothing_and_is_not_written() -> None:
+    """Files of older runs hold the settings of every engine."""
+    older = {"gpus": 1, "zero_stage": 2, "ray_address": None, "f_vote": "majority", "history_window": None}
+    config = load_config(TrainConfig, overrides=NEEDED | older | {"method": "ttrl", "tau": 0.1})
+    assert config == load_config(TrainConfig, overrides=NEEDED | {"method": "ttrl"})
+    assert not {"gpus", "f_vote", "tau", "centre"} & config.flat().keys()
+
+
+def test_the_file_of_a_run_loads_whatever_it_holds(tmp_path: Path) -> None:
+    path = write(tmp_path, with_needed("gpus: 8\nmethod: ttrl\nf_vote: hierarchical\ntau: 0.3\n"))
+    config = load_config(TrainConfig, path, lenient=True)
+    assert (config.signal.method, config.signal.label) == ("ttrl", None)
+
+
+def test_the_older_settings_of_the_progressive_vote_are_parameters_of_the_label() -> None:
+    older = {"f_vote": "weighted", "reject": "off", "monotone": True, "min_positives": 3, "history_window": 5}
+    config = load_config(TrainConfig, overrides=NEEDED | older)
+    assert config.signal.label == "progressive:f=weighted,reject=off,monotone=yes,min=3,window=5"
+    more = load_config(TrainConfig, overrides=NEEDED | {"label": "progressive:min=3", "history_window": 5})
+    assert more.signal.label == "progressive:min=3,window=5"
+    assert (more.signal.history().window, config.but(label=None).signal.history().window) == (5, None)
+
+
+def test_a_flag_that_chooses_anew_leaves_behind_what_the_file_said_of_the_old_choice(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, with_needed("threads: 1\ndevice: cpu\nlabel: progressive:min=3\ncentre: question\n")
+    )
+    chosen = load_config(
+        TrainConfig, path, {"engine": "openrlhf", "gpus": 2, "method": "ttrl", "label": None}
+    )
+    assert chosen.flat().items() >= {"engine": "openrlhf", "gpus": 2, "method": "ttrl"}.items()
+    with pytest.raises(InputError, match="--centre does nothing with labels by sc"):
+        load_config(TrainConfig, path, {"label": "sc", "centre": "question"})
+
+
+def test_a_section_is_what_the_code_takes() -> None:
+    config = load_config(TrainConfig, overrides=NEEDED | {"temperature": 0.7, "seed": 4})
+    assert config.sampling == Sampling(temperature=0.7, seed=4)
+    assert TrainConfig.model_validate(config.sections()) == config

@@ -12,8 +12,9 @@ import pytest
 from dttrl.answers.equivalence import Verdict
 from dttrl.answers.extraction import Extraction
 from dttrl.answers.grading import Grader
-from dttrl.config import ScoreConfig, load_config
 from dttrl.errors import InputError
+from dttrl.settings.commands import ScoreConfig
+from dttrl.settings.files import load_config
 
 MODULE = '''
 class Formula:
@@ -103,6 +104,6 @@ def test_what_cannot_be_used_is_one_line() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_configuration_knows_the_installed_kinds() -> None:
-    assert load_config(ScoreConfig, None, {"kind": "formula"}).kind == "formula"
+    assert load_config(ScoreConfig, None, {"kind": "formula"}).scoring.kind == "formula"
     with pytest.raises(InputError, match="known are auto, math"):
         load_config(ScoreConfig, None, {"kind": "formulae"})

@@ -14,8 +14,8 @@ if find_spec("triton") is None:
 
 # isort: split
 from dttrl.sampling.choice import choose
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.statistics import token_statistics
+from dttrl.settings.sections import Sampling
 from tests.triton_interpreter import DEVICE
 
 # isort: split
@@ -118,7 +118,7 @@ def test_tokens_and_statistics_are_those_of_the_plain_path(
         k=k,
         temperature=temperature,
     )
-    settings = SamplingSettings(temperature=temperature, k=k)
+    settings = Sampling(temperature=temperature, k=k)
     logprob = logits.float().log_softmax(-1)
     expected_token = choose(logits.float(), logprob.exp(), uniform[t], settings)
     assert token.tolist() == expected_token.tolist() == tokens_out[t].tolist()
@@ -142,7 +142,7 @@ def test_tokens_and_statistics_of_another_engines_logits(size: int, dtype: torch
     assert not logits.is_contiguous()
     uniform = torch.rand(rows, generator=torch.Generator().manual_seed(5)).to(DEVICE)
     logprob = logits.float().log_softmax(-1)
-    expected_token = choose(logits.float(), logprob.exp(), uniform, SamplingSettings())
+    expected_token = choose(logits.float(), logprob.exp(), uniform, Sampling())
     token = draw(logits, uniform)
     assert token.tolist() == expected_token.tolist()
     expected, found = torch.empty(4, rows, device=DEVICE), torch.empty(4, rows, device=DEVICE)

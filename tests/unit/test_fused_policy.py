@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from dttrl.settings.sections import Update
 from dttrl.training.micro_batches import TrainingRow, pack
-from dttrl.training.policy import Policy, UpdateSettings
+from dttrl.training.policy import Policy
 
 
 def rows() -> list[list[TrainingRow]]:
@@ -66,12 +67,20 @@ def test_an_update_is_that_of_the_general_path(family: str, questions_per_update
         )
         return getattr(transformers, f"{family}ForCausalLM")(config).cuda()
 
-    settings = UpdateSettings(
+    settings = Update(
         beta=0.05, questions_per_update=questions_per_update, micro_batch_tokens=100, max_grad_norm=1e9
     )
     results, changes = [], []
     for fused, dtype in ((False, None), (True, torch.bfloat16)):
-        policy = Policy(model(0), settings, pad_id=0, reference=model(1), autocast_dtype=dtype, fused=fused)
+        policy = Policy(
+            model(0),
+            settings,
+            temperature=1.0,
+            pad_id=0,
+            reference=model(1),
+            autocast_dtype=dtype,
+            fused=fused,
+        )
         before = [p.detach().clone() for p in policy.model.parameters()]
         results.append(policy.update(rows(), learning_rate=1e-3))
         after = policy.model.parameters()

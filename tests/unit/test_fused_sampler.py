@@ -16,8 +16,8 @@ if find_spec("triton") is None:
 # isort: split
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.transformers import TransformersSampler
+from dttrl.settings.sections import Sampling
 from tests.triton_interpreter import DEVICE
 
 # isort: split
@@ -66,7 +66,7 @@ def sampled(model: Any, fused: bool, samples: int = 4, **settings: Any) -> list[
         SampleRequest("a", (5, 6, 7), tuple(range(samples))),
         SampleRequest("b", (9, 8, 7, 8, 9), tuple(range(samples))),
     ]
-    asked = SamplingSettings(batch_size=64, **settings)
+    asked = Sampling(batch_size=64, **settings)
     return [rollout for rollouts in sampler.sample(requests, asked) for rollout in rollouts]
 
 
@@ -117,7 +117,7 @@ def test_rows_dropped_and_a_cache_that_grows_change_nothing(monkeypatch: pytest.
 def test_changed_weights_are_seen_by_the_next_call() -> None:
     model = build()
     sampler = TransformersSampler(model, Tokens().plain, (), autocast_dtype=torch.bfloat16, fused=True)
-    settings = SamplingSettings(max_new_tokens=3, temperature=0)
+    settings = Sampling(max_new_tokens=3, temperature=0)
     request = [SampleRequest("a", (5, 6, 7), (0,))]
     before = next(iter(sampler.sample(request, settings)))[0]
     with torch.no_grad():

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dttrl.config import GenerateConfig
 from dttrl.errors import InputError, OutputExistsError
 from dttrl.questions import Question
 from dttrl.rng import derive
@@ -20,8 +19,9 @@ from dttrl.sampling import generation, parts
 from dttrl.sampling.base import Sampler, SampleRequest
 from dttrl.sampling.generation import check_output, generate_rollouts
 from dttrl.sampling.parts import parts_folder
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.schemas import ROLLOUTS
+from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.sections import Sampling
 from dttrl.tables import RolloutFiles, read_metadata, read_table
 from tests.tiny import write_questions
 
@@ -36,9 +36,7 @@ class FakeSampler:
         self._stop_after = stop_after
         self._error = error
 
-    def sample(
-        self, requests: Sequence[SampleRequest], settings: SamplingSettings
-    ) -> Iterator[list[Rollout]]:
+    def sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
         for number, request in enumerate(request for request in requests if not request.held):
             if number == self._stop_after:
                 raise self._error
@@ -61,7 +59,7 @@ def make(output: Path, sampler: FakeSampler, **changes: Any) -> generation.Gener
         output,
         samples=options.pop("samples"),
         sampler=sampler,
-        settings=SamplingSettings(seed=options.pop("seed"), temperature=options.pop("temperature", 1.0)),
+        settings=Sampling(seed=options.pop("seed"), temperature=options.pop("temperature", 1.0)),
         encode=lambda question: list(question.prompt.encode()),
         metadata={"model": options.pop("model", "fake"), "backend": "fake"},
         **options,
@@ -275,9 +273,7 @@ def test_a_second_process_on_the_same_output_is_refused_at_once(tmp_path: Path) 
 
 def test_refused_work_leaves_no_folder(tmp_path: Path) -> None:
     class Refusing:
-        def sample(
-            self, requests: Sequence[SampleRequest], settings: SamplingSettings
-        ) -> Iterator[list[Rollout]]:
+        def sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
             raise InputError("the prompt is too long")
 
     with pytest.raises(InputError, match="too long"):
@@ -307,9 +303,7 @@ def interrupted(sampler: Sampler, after: int) -> Sampler:
     """The sampler, until it has finished some questions; then it is as if the process had been killed."""
 
     class Stopping:
-        def sample(
-            self, requests: Sequence[SampleRequest], settings: SamplingSettings
-        ) -> Iterator[list[Rollout]]:
+        def sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
             yield from itertools.islice(sampler.sample(requests, settings), after)
             raise KeyboardInterrupt
 
@@ -332,7 +326,7 @@ def test_a_model_goes_on_to_the_same_bytes(tmp_path: Path, tiny_model: Path, aft
             output,
             samples=3,
             sampler=sampler,
-            settings=SamplingSettings(seed=1, max_new_tokens=24, batch_size=7),
+            settings=Sampling(seed=1, max_new_tokens=24, batch_size=7),
             encode=lambda question: loaded.encode(question.prompt, chat=False),
             metadata={},
         ).sampled

@@ -7,21 +7,21 @@ from dttrl.methods import METHODS, find_method
 
 
 @pytest.mark.parametrize(
-    ("name", "label", "progressive", "diversity"),
+    ("name", "vote", "history", "diversity"),
     [
-        ("ttrl", "majority", False, False),
-        ("ttrl-gt", "ground-truth", False, False),
-        ("ttrl-wsc", "weighted", False, False),
-        ("distri-wsc", "weighted", False, True),
-        ("distri-gmm", "distrivoting", True, True),
+        ("ttrl", "sc", False, False),
+        ("ttrl-gt", "gold", False, False),
+        ("ttrl-wsc", "wsc", False, False),
+        ("distri-wsc", "wsc", False, True),
+        ("distri-gmm", "progressive", True, True),
     ],
 )
-def test_the_rows_of_the_papers_table(name: str, label: str, progressive: bool, diversity: bool) -> None:
+def test_the_rows_of_the_papers_table(name: str, vote: str, history: bool, diversity: bool) -> None:
     method = find_method(name)
-    assert (method.name, method.label, method.progressive, method.diversity) == (
+    assert (method.name, method.vote, method.history, method.diversity) == (
         name,
-        label,
-        progressive,
+        vote,
+        history,
         diversity,
     )
     assert method.summary

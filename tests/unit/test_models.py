@@ -332,8 +332,8 @@ def test_a_cuda_device_out_of_range_names_the_count(monkeypatch: pytest.MonkeyPa
 def test_smollm2_answers_a_sum(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     from dttrl.sampling.base import SampleRequest
-    from dttrl.sampling.settings import SamplingSettings
     from dttrl.sampling.transformers import TransformersSampler
+    from dttrl.settings.sections import Sampling
 
     try:
         gguf.packaged_smollm2()
@@ -345,7 +345,7 @@ def test_smollm2_answers_a_sum(tmp_path: Path) -> None:
     prompt = loaded.encode(loaded.chat([{"role": "user", "content": "What is 2+3?"}]), chat=True)
     sampler = TransformersSampler(loaded.model, loaded.tokenizer, loaded.eos_ids)
     ((rollout,),) = sampler.sample(
-        [SampleRequest("q", prompt, (0,))], SamplingSettings(temperature=0, max_new_tokens=64)
+        [SampleRequest("q", prompt, (0,))], Sampling(temperature=0, max_new_tokens=64)
     )
     assert "5" in rollout.text
     assert rollout.finish_reason == "stop"

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dttrl.config import GenerateConfig, load_config
 from dttrl.errors import InputError, WorkError
 from dttrl.rollouts import Rollout
 from dttrl.sampling import openai_client
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.configured import configured_questions, sampling_settings
 from dttrl.sampling.generation import generate
 from dttrl.sampling.openai import open_openai
 from dttrl.sampling.opened import OpenedBackend
 from dttrl.sampling.opening import open_backend
+from dttrl.sampling.prompts import load_questions
 from dttrl.schemas import ROLLOUTS
+from dttrl.settings.choices import OpenAI
+from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.files import load_config
 from dttrl.tables import read_metadata, read_table
 from tests.fake_server import Fake, drawn, served
 from tests.tiny import write_questions
@@ -48,13 +50,15 @@ def configured(fake: Fake, tmp_path: Path, n: int = 3, **changes: Any) -> Genera
 
 
 def opened(config: GenerateConfig) -> OpenedBackend:
-    return open_openai(config, configured_questions(config))
+    assert isinstance(config.backend, OpenAI)
+    return open_openai(config, config.backend, load_questions(config.questions))
 
 
 def sampled(config: GenerateConfig, *requests: SampleRequest) -> list[list[Rollout]]:
     found = opened(config)
     wanted = requests or (SampleRequest("q0", (), (0, 1)), SampleRequest("q1", (), (0, 1)))
-    return list(found.sampler.sample(wanted, sampling_settings(config, seed=config.seed, k=found.k)))
+    settings = config.sampling.model_copy(update={"k": found.k})
+    return list(found.sampler.sample(wanted, settings))
 
 
 @pytest.mark.parametrize("template", ["boxed", "chat-boxed"])
@@ -226,7 +230,7 @@ def test_a_rollout_that_does_not_fit_the_context_names_the_option(fake: Fake, tm
 def test_questions_that_do_not_fit_are_left_out_on_request(fake: Fake, tmp_path: Path, template: str) -> None:
     fake.context = 20 + 8
     config = configured(fake, tmp_path, template=template, skip_long=True)
-    with config.questions.open("a", encoding="utf-8") as file:
+    with config.questions.path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"id": "long", "prompt": "x" * 21}) + "\n")
     summary = generate(config, tmp_path / "r.parquet")
     assert (summary.skipped, summary.questions) == (("long",), 3)
@@ -288,11 +292,13 @@ def test_interrupted_work_is_not_continued_with_another_backend(
         generate(config, tmp_path / "r.parquet")
     same = opened(config)
 
-    def opener(config: GenerateConfig, questions: object) -> OpenedBackend:
+    def opener(config: GenerateConfig) -> OpenedBackend:
         return OpenedBackend(same.sampler, same.encode, {**same.metadata, "backend": "transformers"})
 
-    monkeypatch.setitem(open_backend.__globals__["_OPENERS"], "transformers", opener)
-    other = config.model_copy(update={"backend": "auto", "base_url": None, "model": "smollm2"})
+    monkeypatch.setitem(open_backend.__globals__, "_transformers", opener)
+    read = ("questions", "samples", "max_new_tokens", "template")
+    given = {"model": "smollm2"} | {name: config.flat()[name] for name in read}
+    other = load_config(GenerateConfig, overrides=given)
     with pytest.raises(InputError, match=r"sampled with backend 'openai', now it is 'transformers'"):
         generate(other, tmp_path / "r.parquet")
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dttrl.config import TrainConfig
+from dttrl.settings.commands import ScaleConfig
 from dttrl.training.openrlhf.estimate import count_parameters, estimate
 from tests.tiny import write_model
 
 
-def config_of(**changes: object) -> TrainConfig:
+def config_of(**changes: object) -> ScaleConfig:
     given: dict[str, object] = {"model": "m", "questions": "q.jsonl", "gpus": 4, "nodes": 2}
-    return TrainConfig.model_validate(given | changes)
+    return ScaleConfig.model_validate(given | changes)
 
 
 @pytest.mark.parametrize(

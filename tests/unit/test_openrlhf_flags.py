@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from dttrl.config import TrainConfig, load_config
 from dttrl.errors import InputError
+from dttrl.settings.commands import ScaleConfig, settings_of
+from dttrl.settings.files import load_config
 from dttrl.training.openrlhf.flags import TABLE, Places, micro_batch, openrlhf_flags
 
 QUICKSTART = Path(__file__).parents[2] / "data" / "quickstart" / "train.yaml"
 PAGE = QUICKSTART.parents[2] / "docs" / "openrlhf.md"
 MODEL = QUICKSTART.with_name("model")
+CHOSEN: dict[str, object] = {"engine": "openrlhf"}
 PLACES = Places(
     model=str(MODEL),
     dataset=Path("/r/p.jsonl"),
@@ -26,7 +28,7 @@ PLACES = Places(
 
 
 def flags_of(extra: Sequence[str] = (), **changes: object) -> list[str]:
-    return openrlhf_flags(load_config(TrainConfig, QUICKSTART, changes), PLACES, extra)
+    return openrlhf_flags(load_config(ScaleConfig, QUICKSTART, CHOSEN | changes), PLACES, extra)
 
 
 def value_of(flags: Sequence[str], name: str) -> str:
@@ -130,7 +132,10 @@ def test_the_kl_is_in_the_loss_only_with_a_beta() -> None:
 
 @pytest.mark.parametrize(("gpus", "asked", "size"), [(1, 16, 16), (4, 16, 8), (4, 3, 2), (32, 16, 1)])
 def test_a_micro_batch_divides_a_gpus_share(gpus: int, asked: int, size: int) -> None:
-    assert micro_batch(load_config(TrainConfig, QUICKSTART, {"gpus": gpus, "micro_batch": asked})) == size
+    assert (
+        micro_batch(load_config(ScaleConfig, QUICKSTART, CHOSEN | {"gpus": gpus, "micro_batch": asked}))
+        == size
+    )
 
 
 def test_engines_share_the_gpus_of_all_nodes() -> None:
@@ -141,22 +146,22 @@ def test_engines_share_the_gpus_of_all_nodes() -> None:
 
 def test_a_hub_model_must_be_trusted() -> None:
     places = replace(PLACES, model="someone/model")
-    config = load_config(TrainConfig, QUICKSTART, {"model": "someone/model"})
+    config = load_config(ScaleConfig, QUICKSTART, CHOSEN | {"model": "someone/model"})
     with pytest.raises(InputError, match=r"^someone/model: .*--trust-remote-code"):
         openrlhf_flags(config, places)
-    assert openrlhf_flags(config.model_copy(update={"trust_remote_code": True}), places)
+    assert openrlhf_flags(config.but(trust_remote_code=True), places)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
 def test_a_folder_that_names_code_must_be_trusted(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text("{}")
-    config, places = load_config(TrainConfig, QUICKSTART), replace(PLACES, model=str(tmp_path))
+    config, places = load_config(ScaleConfig, QUICKSTART, CHOSEN), replace(PLACES, model=str(tmp_path))
     assert openrlhf_flags(config, places)
     (tmp_path / name).write_text(json.dumps({"auto_map": {"AutoModel": "code.Model"}}))
     with pytest.raises(InputError, match="auto_map") as error:
         openrlhf_flags(config, places)
     assert str(error.value).startswith(str(tmp_path / name))
-    assert openrlhf_flags(config.model_copy(update={"trust_remote_code": True}), places)
+    assert openrlhf_flags(config.but(trust_remote_code=True), places)
 
 
 def test_the_page_shows_the_table() -> None:
@@ -176,4 +181,4 @@ def test_the_page_shows_the_table() -> None:
 
 def test_the_table_names_fields_that_there_are() -> None:
     named = {name for row in TABLE if row.ours for name in row.ours.split(", ")}
-    assert named <= set(TrainConfig.model_fields)
+    assert named <= set(settings_of(ScaleConfig))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dttrl.config import TrainConfig
 from dttrl.errors import InputError
+from dttrl.settings.commands import TrainConfig
 from dttrl.training.openrlhf.presets import PRESETS, preset
 
 
@@ -13,9 +13,21 @@ def test_five_models_on_three_benchmarks() -> None:
     assert len(PRESETS) == 15
     for settings in PRESETS.values():
         config = TrainConfig.model_validate(settings | {"questions": "q.jsonl"})
-        assert (config.votes, config.train_samples, config.questions_per_step) == (64, 32, 8)
-        assert (config.learning_rate, config.warmup, config.schedule) == (5e-7, 0.03, "cosine")
-        assert (config.eval_samples, config.eval_temperature, config.eval_top_p) == (16, 0.6, 0.95)
+        assert (config.signal.votes, config.signal.train_samples, config.update.questions_per_step) == (
+            64,
+            32,
+            8,
+        )
+        assert (config.update.learning_rate, config.update.warmup, config.update.schedule) == (
+            5e-7,
+            0.03,
+            "cosine",
+        )
+        assert (config.evaluation.samples, config.evaluation.temperature, config.evaluation.top_p) == (
+            16,
+            0.6,
+            0.95,
+        )
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ QUICKSTART = Path(__file__).resolve().parents[2] / "data/quickstart"
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
     config = make_run(tmp_path / "run")
-    opened = Controller(config.run, backend_version="test")
+    opened = Controller(config.keeping.run, backend_version="test")
     opened.start(0)
     yield opened
     opened.close()
@@ -50,6 +50,22 @@ def test_a_recorded_run_is_replayed_to_its_labels(controller: Controller) -> Non
     assert rows[0]["loss"] == 0.5
     assert {"seconds_score", "seconds_label", "seconds_write", "majority_ratio"} <= set(rows[0])
     assert main(["vote", str(run), "--quiet"]) == 0
+
+
+def test_the_history_of_a_run_has_the_settings_that_its_configuration_records(tmp_path: Path) -> None:
+    config = make_run(tmp_path / "run", shift_correction=False, history_window=1)
+    opened = Controller(config.keeping.run, backend_version="test")
+    try:
+        opened.start(0)
+        responses = drawn(opened, np.random.default_rng(4))
+        opened.label(1, [response["label"] for response in responses], responses)
+        opened.save(1)
+        assert opened._history.pool.mean() > 1  # as measured, not centred on the midpoint
+        opened.start(1)  # as after a resume
+        assert (opened._history.shift_correction, opened._history.window) == (False, 1)
+        assert opened._history.pool.mean() > 1
+    finally:
+        opened.close()
 
 
 def test_rewards_and_places_belong_to_the_questions_also_when_they_come_in_another_order(
@@ -95,14 +111,14 @@ def test_an_ending_before_the_last_step_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_run(tmp_path / "run")
-    written = f"open({str(config.run / METRICS)!r}, 'a').write('{{\"step\": 1}}' + chr(10)); exit(3)"
+    written = f"open({str(config.keeping.run / METRICS)!r}, 'a').write('{{\"step\": 1}}' + chr(10)); exit(3)"
     monkeypatch.setattr(launch, "check_openrlhf", lambda: "0.11.2")
     plan = replace(
         launch.plan_run(config, [], read_splits(config)["train"]), command=[sys.executable, "-c", written]
     )
     monkeypatch.setattr(launch, "plan_run", lambda *_: plan)
     with pytest.raises(WorkError, match=r"ended after step 1 of 2 \(exit code 3\).*dttrl train --resume"):
-        launch.resume(config.run)
+        launch.resume(config.keeping.run)
 
 
 def test_openrlhf_that_is_absent_or_too_new_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,10 +133,10 @@ def test_openrlhf_that_is_absent_or_too_new_is_refused(monkeypatch: pytest.Monke
 
 def test_a_held_out_question_with_the_id_of_a_training_one_has_its_own_prompt(tmp_path: Path) -> None:
     config = make_run(tmp_path / "run")
-    train = json.loads((config.run / "questions/train.jsonl").read_text().splitlines()[0])
+    train = json.loads((config.keeping.run / "questions/train.jsonl").read_text().splitlines()[0])
     other = train | {"prompt": "11+11?", "answer": "22"}
-    (config.run / "questions/heldout.jsonl").write_text(json.dumps(other) + "\n")
-    opened = Controller(config.run, backend_version="test")
+    (config.keeping.run / "questions/heldout.jsonl").write_text(json.dumps(other) + "\n")
+    opened = Controller(config.keeping.run, backend_version="test")
     try:
         assert opened.rows(opened.splits["train"][:1])[0] == [train["prompt"]]
         assert opened.evaluation_requests("heldout")[1] == ["11+11?"]

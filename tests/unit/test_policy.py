@@ -11,7 +11,8 @@ import torch
 
 from dttrl.errors import WorkError
 from dttrl.sampling.models import load_model
-from dttrl.training.policy import Policy, TrainingRow, UpdateSettings
+from dttrl.settings.sections import Update
+from dttrl.training.policy import Policy, TrainingRow
 
 
 def load(folder: Path) -> Any:
@@ -19,9 +20,10 @@ def load(folder: Path) -> Any:
 
 
 def policy(folder: Path, **settings: Any) -> Policy:
-    chosen = UpdateSettings(**{"beta": 0.0, "weight_decay": 0.0, **settings})
+    temperature = settings.pop("temperature", 1.0)
+    chosen = Update(**{"beta": 0.0, "weight_decay": 0.0, **settings})
     reference = load(folder) if chosen.beta > 0 else None
-    return Policy(load(folder), chosen, pad_id=0, reference=reference)
+    return Policy(load(folder), chosen, temperature=temperature, pad_id=0, reference=reference)
 
 
 def row(prompt: int, tokens: int, advantage: float, seed: int = 0) -> TrainingRow:
@@ -99,7 +101,7 @@ def test_later_mini_batches_are_off_policy(tiny_model: Path) -> None:
     assert statistics.n_updates == 3
     # The second and third see ratios beyond the clip, measured against the policy that sampled.
     assert statistics.clip_fraction > 0.2
-    together = policy(tiny_model, questions_per_update=3, clip_epsilon=0.01)
+    together = policy(tiny_model, questions_per_update=3, questions_per_step=3, clip_epsilon=0.01)
     assert together.update([same, same, same], learning_rate=1e-2).n_updates == 1
 
 

@@ -18,8 +18,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dttrl.config import TrainConfig, load_config
 from dttrl.questions import read_questions
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "data" / "recipes" / "arithmetic"
@@ -199,14 +200,14 @@ def test_the_quickstart_configuration_loads_and_leaves_room_for_every_right_work
 ) -> None:
     monkeypatch.chdir(ROOT)
     config = load_config(TrainConfig, Path("data/quickstart/train.yaml"))
-    assert config.heldout is not None
-    assert config.questions.is_file()
-    assert config.heldout.is_file()
-    assert Path(config.model, "model.safetensors").is_file()
+    assert config.evaluation.heldout is not None
+    assert config.questions.path.is_file()
+    assert config.evaluation.heldout.is_file()
+    assert Path(config.model.name, "model.safetensors").is_file()
     longest = family.worked(Family(), Sum(999, 999)) + tokenizer_module.EOS
-    tokens = len(AutoTokenizer.from_pretrained(config.model)(longest).input_ids) - 1
+    tokens = len(AutoTokenizer.from_pretrained(config.model.name)(longest).input_ids) - 1
     assert tokens == 41
-    assert tokens <= config.max_new_tokens
+    assert tokens <= config.sampling.max_new_tokens
 
 
 # Pre-training and its gauge

@@ -111,14 +111,14 @@ def test_a_group_is_named_by_where_it_departs_from_most_runs(tmp_path: Path) -> 
 
 def test_a_setting_younger_than_a_run_had_its_default(tmp_path: Path) -> None:
     runs = [
-        make_run(tmp_path / "old", []),
-        make_run(tmp_path / "new", [], seed=1, min_positives=1),
-        make_run(tmp_path / "changed", [], min_positives=3),
+        make_run(tmp_path / "old", [], method="distri-gmm"),
+        make_run(tmp_path / "new", [], method="distri-gmm", seed=1, min_positives=1),
+        make_run(tmp_path / "changed", [], method="distri-gmm", min_positives=3),
     ]
     groups = grouping.group_folders(runs)
     assert [(group.label, group.seeds) for group in groups] == [
-        ("ttrl", (0, 1)),
-        ("ttrl min_positives=3", (0,)),
+        ("distri-gmm", (0, 1)),
+        ("distri-gmm label=progressive:min=3", (0,)),
     ]
 
 

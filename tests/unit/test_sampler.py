@@ -25,8 +25,10 @@ from dttrl.errors import InputError
 from dttrl.rng import derive
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.transformers import TransformersSampler
+from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.files import load_config
+from dttrl.settings.sections import Sampling
 
 EOS = 1
 CHARACTERS = string.digits + "+-*=. \nabcdef"
@@ -80,7 +82,8 @@ REQUESTS = [
 def sampled(
     sampler: TransformersSampler, requests: Sequence[SampleRequest], **settings: Any
 ) -> dict[Any, Rollout]:
-    chosen = SamplingSettings(**{"max_new_tokens": 40, "seed": 5, **settings})
+    # A copy, since k = 0 (no statistics) is no setting of users.
+    chosen = Sampling(max_new_tokens=40, seed=5).model_copy(update=settings)
     lists = list(sampler.sample(requests, chosen))
     wanted = {item.query_id: list(item.sample_ids) for item in requests}
     assert {rollouts[0].query_id: [r.sample_id for r in rollouts] for rollouts in lists} == wanted
@@ -239,7 +242,7 @@ def test_temperature_zero_takes_the_most_likely_token() -> None:
 
 def test_without_statistics_the_tokens_are_the_same_and_the_arrays_empty() -> None:
     sampler = TransformersSampler(build(), tokenizer(), (EOS,))
-    plain = sampled(sampler, REQUESTS, statistics=False)
+    plain = sampled(sampler, REQUESTS, k=0)
     for key, rollout in sampled(sampler, REQUESTS).items():
         assert plain[key].token_ids.tolist() == rollout.token_ids.tolist()
         assert len(plain[key].token_confidence) == len(plain[key].token_entropy) == 0
@@ -254,7 +257,7 @@ def test_the_model_is_left_as_it_was_found_also_between_questions() -> None:
     modes = {name: module.training for name, module in model.named_modules()}
     rollouts: list[Rollout] = []
     for lists in TransformersSampler(model, tokenizer(), (EOS,)).sample(
-        REQUESTS, SamplingSettings(max_new_tokens=9, batch_size=4)
+        REQUESTS, Sampling(max_new_tokens=9, batch_size=4)
     ):
         assert modes == {name: module.training for name, module in model.named_modules()}
         assert not torch.is_inference_mode_enabled()
@@ -312,9 +315,7 @@ def test_refusals_name_the_question_the_numbers_and_the_flag(
 ) -> None:
     sampler = TransformersSampler(build(), tokenizer(), (EOS,))
     with pytest.raises(InputError) as caught:
-        sampler.sample(
-            [SampleRequest("q", prompt, samples)], SamplingSettings(**{"max_new_tokens": 5, **settings})
-        )
+        sampler.sample([SampleRequest("q", prompt, samples)], Sampling(**{"max_new_tokens": 5, **settings}))
     assert all(word in str(caught.value) for word in words)
     assert "\n" not in str(caught.value)
 
@@ -322,19 +323,19 @@ def test_refusals_name_the_question_the_numbers_and_the_flag(
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
-        ({"temperature": -1.0}, "--temperature"),
-        ({"temperature": float("nan")}, "--temperature"),
-        ({"top_p": 0.0}, "--top-p"),
-        ({"top_k": -1}, "--top-k"),
-        ({"max_new_tokens": 0}, "--max-new-tokens"),
-        ({"k": 0}, "--k"),
-        ({"batch_size": 0}, "--batch-size"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0.0}, "top-p"),
+        ({"top_k": -1}, "top-k"),
+        ({"max_new_tokens": 0}, "max-new-tokens"),
+        ({"k": 0}, "k: "),
+        ({"batch_size": 0}, "batch-size"),
         ({"stop": ("",)}, "--stop"),
     ],
 )
 def test_settings_out_of_range_name_their_flag(settings: dict[str, Any], flag: str) -> None:
     with pytest.raises(InputError, match=flag):
-        SamplingSettings(**settings)
+        load_config(GenerateConfig, overrides={"model": "m", "questions": "q", **settings})
 
 
 @pytest.mark.gpu
@@ -365,7 +366,7 @@ def test_cuda_graphs_change_nothing(autocast_dtype: torch.dtype | None) -> None:
 
 def test_held_requests_keep_their_places_and_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = TransformersSampler(build(), tokenizer(), (EOS,))
-    settings = SamplingSettings(max_new_tokens=12, seed=5, batch_size=4)
+    settings = Sampling(max_new_tokens=12, seed=5, batch_size=4)
     whole = {rollouts[0].query_id: rollouts for rollouts in sampler.sample(REQUESTS, settings)}
     batches: list[list[str]] = []
     decode = sampler._decode

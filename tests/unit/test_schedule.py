@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dttrl.config import Schedule
+from dttrl.settings.sections import Schedule
 from dttrl.training.schedule import batch_indices, learning_rate, steps_per_epoch
 
 

@@ -4,14 +4,20 @@ from typing import Any
 
 from pydantic import Field
 
-from dttrl.config import TrainConfig, load_config
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import load_config
+from dttrl.settings.sections import Update
 from dttrl.training.loop import settings_digest
 
 NEEDED: dict[str, Any] = {"model": "start", "questions": "q.jsonl", "run": "runs/first"}
 
 
-class LaterConfig(TrainConfig):
+class LaterUpdate(Update):
     added: int = Field(3, description="A setting that did not exist when the run began.")
+
+
+class LaterConfig(TrainConfig):
+    update: LaterUpdate
 
 
 def digest(of: type[TrainConfig] = TrainConfig, **changed: Any) -> str:
@@ -27,3 +33,8 @@ def test_what_decides_the_result_decides_the_digest() -> None:
 def test_a_new_setting_left_at_its_default_keeps_the_digest() -> None:
     assert digest(LaterConfig, tau=0.2) == digest(tau=0.2)
     assert digest(LaterConfig, added=4) != digest()
+
+
+def test_runs_of_earlier_releases_keep_their_digest() -> None:
+    """It is compared with the one in a checkpoint, so it must not change with the layout of the settings."""
+    assert digest(tau=0.2, learning_rate=1e-5, heldout="h.jsonl", stop=("a",)) == "87cff4783d13be12"

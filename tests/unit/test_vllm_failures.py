@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dttrl.config import GenerateConfig
 from dttrl.errors import DttrlError, InputError, MissingDependencyError, WorkError
 from dttrl.questions import Question
 from dttrl.sampling.context import fitting
 from dttrl.sampling.opening import open_backend
 from dttrl.sampling.vllm_engine.failures import missing_hook, missing_vllm, start_failure
 from dttrl.sampling.vllm_engine.jobs import EngineSettings
+from dttrl.settings.commands import GenerateConfig
 
 SETTINGS = EngineSettings(model="m/x", tokenizer="m/x", max_model_len=9000)
 

@@ -14,11 +14,11 @@ from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.models import TokenizerFiles, load_tokenizer
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Fleet, Job, Stream
 from dttrl.sampling.vllm_engine.reduction import row_statistics
 from dttrl.sampling.vllm_engine.replicas import Replicas, questions, share_of
 from dttrl.sampling.vllm_engine.sampler import OneEngine, VllmSampler
+from dttrl.settings.sections import Sampling
 from tests.tiny import CHARACTERS, write_model
 
 END = 1
@@ -36,7 +36,7 @@ class FakeEngine:
         self.advanced = 0
         self.fail_after = fail_after
 
-    def advance(self, jobs: Sequence[Job], settings: SamplingSettings) -> list[Done]:
+    def advance(self, jobs: Sequence[Job], settings: Sampling) -> list[Done]:
         self.advanced += 1
         if self.fail_after is not None and self.advanced > self.fail_after:
             raise RuntimeError("died")
@@ -68,7 +68,7 @@ def request(name: str, samples: int = 4, *, first: int = 0, held: bool = False) 
 
 def run(files: TokenizerFiles, fleet: Fleet, requests: list[SampleRequest]) -> Iterator[list[Rollout]]:
     sampler = VllmSampler(lambda: fleet, files.tokenizer, files.eos_ids, max_model_len=100)
-    return sampler.sample(requests, SamplingSettings(max_new_tokens=50))
+    return sampler.sample(requests, Sampling(max_new_tokens=50))
 
 
 def test_a_tokenizer_without_its_model_knows_what_ends_a_rollout(files: TokenizerFiles) -> None:
@@ -128,9 +128,9 @@ def test_a_prompt_without_room_for_its_completion_is_named_before_anything_start
 
     sampler = VllmSampler(start, files.tokenizer, files.eos_ids, max_model_len=52)
     with pytest.raises(InputError, match=r"question 'long': 3 prompt tokens .* context of 52; .*--skip-long"):
-        sampler.sample([request("long")], SamplingSettings(max_new_tokens=50))
+        sampler.sample([request("long")], Sampling(max_new_tokens=50))
     with pytest.raises(InputError, match="no tokens"):
-        sampler.sample([SampleRequest("x", (), (0,))], SamplingSettings(max_new_tokens=50))
+        sampler.sample([SampleRequest("x", (), (0,))], Sampling(max_new_tokens=50))
 
 
 def test_statistics_from_returned_logprobs_leave_missing_entries_out() -> None:
@@ -172,7 +172,7 @@ class FakeRay:
         self.engines.append(engine)
         self.given.append([])
 
-        def advance(jobs: list[Job], settings: SamplingSettings) -> list[list[Done]]:
+        def advance(jobs: list[Job], settings: Sampling) -> list[list[Done]]:
             self.given[number].append(len(jobs))
             return [engine.advance(jobs, settings)]
 
@@ -210,7 +210,7 @@ def test_engines_begin_with_equal_shares(
     fleet = Replicas(EngineSettings("model", "model"), 4)
     assert ray.started_together == 4
     work = [Job(i, (1,), Stream(0, 0, "q", "sample:1")) for i in range(jobs)]
-    done = [each.key for part in fleet.run(work, SamplingSettings()) for each in part]
+    done = [each.key for part in fleet.run(work, Sampling()) for each in part]
     assert sorted(done) == list(range(jobs))
     assert [given[0] for given in ray.given] == first
 

@@ -29,8 +29,8 @@ from torch.nn.functional import cross_entropy
 from dttrl.answers.extraction import extract
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.models import LoadedModel, load_model, resolve_device, save_model
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.transformers import TransformersSampler
+from dttrl.settings.sections import Sampling
 from problems import FAMILIES, Problem, answer, draw, problem_sets, question, worked
 
 LONGEST = 120
@@ -99,7 +99,7 @@ def accuracy(loaded: LoadedModel, problems: Sequence[Problem], samples: int, see
         SampleRequest(str(index), prompt_ids(loaded, problem), tuple(range(samples)))
         for index, problem in enumerate(problems)
     ]
-    settings = SamplingSettings(temperature=1.0, max_new_tokens=LONGEST, batch_size=1024, seed=seed)
+    settings = Sampling(temperature=1.0, max_new_tokens=LONGEST, batch_size=1024, seed=seed)
     right, votes = 0, 0
     for rollouts in sampler.sample(requests, settings):
         gold = answer(problems[int(rollouts[0].query_id)])

@@ -11,14 +11,14 @@ from torch import Tensor
 from dttrl.sampling.decoding import UNIFORMS, Batch, Finished, Row, StopCheck
 from dttrl.sampling.forward import Forward
 from dttrl.sampling.fused.forward import BLOCK, FusedForward, padded_rows
-from dttrl.sampling.settings import SamplingSettings
+from dttrl.settings.sections import Sampling
 
 
 def decode_fused(
     forward: Forward,
     fused: FusedForward,
     rows: Sequence[Row],
-    settings: SamplingSettings,
+    settings: Sampling,
     eos_ids: Sequence[int],
     stop_check: StopCheck | None,
 ) -> list[Finished]:

@@ -18,8 +18,8 @@ from dttrl.sampling.fused.architecture import Architecture
 from dttrl.sampling.fused.choice_kernels import Chooser
 from dttrl.sampling.fused.kernels import add_norm, attend, gate
 from dttrl.sampling.fused.weights import Weights
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.statistics import STATISTICS, token_statistics
+from dttrl.settings.sections import Sampling
 
 # Tokens decoded between two looks of the host.
 BLOCK = 16
@@ -36,7 +36,7 @@ def padded_rows(rows: int) -> int:
     return size
 
 
-def fits_choice(settings: SamplingSettings) -> bool:
+def fits_choice(settings: Sampling) -> bool:
     """Say whether the kernels choose tokens this way; truncated sampling takes the general functions."""
     return settings.temperature == 0 or (settings.top_k == 0 and settings.top_p == 1)
 
@@ -83,7 +83,7 @@ class FusedForward:
         question_R: Tensor,
         token_R: Tensor,
         room: int,
-        settings: SamplingSettings,
+        settings: Sampling,
     ) -> None:
         """Start rows from the keys and values of their questions (a layer: (Q, heads, L, D), padded left).
 

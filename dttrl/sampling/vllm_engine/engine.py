@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.errors import InputError, WorkError
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.statistics import STATISTICS
 from dttrl.sampling.vllm_engine.extension import STREAM
 from dttrl.sampling.vllm_engine.failures import missing_hook, missing_vllm, start_failure
 from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job, StatisticsMode
 from dttrl.sampling.vllm_engine.recorder import tokens_of
 from dttrl.sampling.vllm_engine.reduction import flat_statistics
+from dttrl.settings.sections import Sampling
 
 HAND_OVER_SECONDS = 1.0
 """Finished samples are fetched this often: each time the engine waits for its device."""
@@ -48,7 +48,7 @@ class VllmEngine:
         """Twice what is decoded together: places that become free are filled until the next hand-over."""
         return 2 * int(self._engine.vllm_config.scheduler_config.max_num_seqs)
 
-    def advance(self, jobs: Sequence[Job], settings: SamplingSettings) -> list[Done]:
+    def advance(self, jobs: Sequence[Job], settings: Sampling) -> list[Done]:
         """Add the jobs and step until finished samples are due or none is left.
 
         InputError for what vLLM refuses, such as a prompt longer than its context; WorkError if it failed.
@@ -66,7 +66,7 @@ class VllmEngine:
 
                 raise missing_hook(missing, vllm.__version__)
 
-    def _add(self, jobs: Sequence[Job], settings: SamplingSettings) -> None:
+    def _add(self, jobs: Sequence[Job], settings: Sampling) -> None:
         for job in jobs:
             name = str(job.key)
             try:
@@ -158,7 +158,7 @@ class VllmEngine:
             raise WorkError(f"vLLM ended a sample with {reason!r}; its own messages say why")
         return Done(key, ids, statistics, "stop" if reason == "stop" else "length")
 
-    def _parameters(self, job: Job, settings: SamplingSettings) -> Any:
+    def _parameters(self, job: Job, settings: Sampling) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.rollouts import FinishReason
-from dttrl.sampling.settings import SamplingSettings
+from dttrl.settings.sections import Sampling
 
 StatisticsMode = Literal["engine", "logprobs", "none"]
 """Where a token's statistics come from: computed inside the engine, from its top-k log-probabilities, or
@@ -87,7 +87,7 @@ class Engine(Protocol):
         """Samples that it takes at a time: those it decodes together, and others that wait for a place."""
         ...
 
-    def advance(self, jobs: Sequence[Job], settings: SamplingSettings) -> list[Done]:
+    def advance(self, jobs: Sequence[Job], settings: Sampling) -> list[Done]:
         """Take these samples too, go on for a moment, and return what has finished, perhaps nothing."""
         ...
 
@@ -99,6 +99,6 @@ class Engine(Protocol):
 class Fleet(Protocol):
     """One engine or several, fed from one queue."""
 
-    def run(self, jobs: Sequence[Job], settings: SamplingSettings) -> Iterator[list[Done]]:
+    def run(self, jobs: Sequence[Job], settings: Sampling) -> Iterator[list[Done]]:
         """Draw the jobs, begun in order, and yield them as they finish; closing it forgets the others."""
         ...

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from dttrl.errors import DttrlError, MissingDependencyError, WorkError
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job
+from dttrl.settings.sections import Sampling
 
 
 class Replicas:
@@ -41,7 +41,7 @@ class Replicas:
         starting = [actor.capacity.remote() for actor in self._actors]
         self._capacity = [int(self._get(number, call, [])) for number, call in enumerate(starting)]
 
-    def run(self, jobs: Sequence[Job], settings: SamplingSettings) -> Iterator[list[Done]]:
+    def run(self, jobs: Sequence[Job], settings: Sampling) -> Iterator[list[Done]]:
         """See :class:`~dttrl.sampling.vllm_engine.jobs.Fleet`."""
         waiting = deque(jobs)
         in_hand: list[dict[int, Job]] = [{} for _ in self._actors]
@@ -74,7 +74,7 @@ class Replicas:
         waiting: deque[Job],
         in_hand: list[dict[int, Job]],
         calls: dict[Any, int],
-        settings: SamplingSettings,
+        settings: Sampling,
         *,
         among: int,
     ) -> None:
@@ -113,7 +113,7 @@ class EngineActor:
             self._engine = VllmEngine(self._settings)
         return int(self._engine.capacity)
 
-    def advance(self, jobs: Sequence[Job], settings: SamplingSettings) -> list[Done]:
+    def advance(self, jobs: Sequence[Job], settings: Sampling) -> list[Done]:
         """Advance the engine."""
         return list(self._engine.advance(jobs, settings))
 

@@ -13,9 +13,9 @@ from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.context import check_asked, check_room
 from dttrl.sampling.finishing import finished_rollout
-from dttrl.sampling.settings import SamplingSettings
 from dttrl.sampling.text import StopStrings, TextDecoder
 from dttrl.sampling.vllm_engine.jobs import Done, Engine, Fleet, Job, Stream
+from dttrl.settings.sections import Sampling
 
 
 class VllmSampler:
@@ -40,9 +40,7 @@ class VllmSampler:
         self._decoder = TextDecoder(tokenizer)
         self._max_model_len = max_model_len
 
-    def sample(
-        self, requests: Sequence[SampleRequest], settings: SamplingSettings
-    ) -> Iterator[list[Rollout]]:
+    def sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
         """Yield the rollouts of each request as its question finishes; held ones take no part.
 
         InputError, before anything is started, for an empty prompt, a request without samples, and a prompt
@@ -53,9 +51,7 @@ class VllmSampler:
             _check(request, settings, self._max_model_len)
         return self._sample(wanted, settings)
 
-    def _sample(
-        self, requests: Sequence[SampleRequest], settings: SamplingSettings
-    ) -> Iterator[list[Rollout]]:
+    def _sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
         stops = StopStrings(self._decoder, settings.stop) if settings.stop else None
         names = [(question, sample) for question, r in enumerate(requests) for sample in r.sample_ids]
         jobs = [
@@ -94,7 +90,7 @@ class OneEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def run(self, jobs: Sequence[Job], settings: SamplingSettings) -> Iterator[list[Done]]:
+    def run(self, jobs: Sequence[Job], settings: Sampling) -> Iterator[list[Done]]:
         """See :class:`~dttrl.sampling.vllm_engine.jobs.Fleet`."""
         queue, running = iter(jobs), 0
         try:
@@ -111,12 +107,12 @@ class OneEngine:
                 self._engine.clear()
 
 
-def _job(key: int, request: SampleRequest, sample: int, settings: SamplingSettings) -> Job:
+def _job(key: int, request: SampleRequest, sample: int, settings: Sampling) -> Job:
     stream = Stream(settings.seed, request.step or 0, request.query_id, f"sample:{sample}")
     return Job(key, request.prompt_ids, stream)
 
 
-def _check(request: SampleRequest, settings: SamplingSettings, max_model_len: int | None) -> None:
+def _check(request: SampleRequest, settings: Sampling, max_model_len: int | None) -> None:
     check_asked(request)
     if max_model_len is not None:
         also = ", or pass --skip-long to leave such questions out"

@@ -15,29 +15,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dttrl.answers.grading import Grader
-from dttrl.config import TrainConfig, load_config
 from dttrl.errors import InputError
-from dttrl.history import History
-from dttrl.methods import find_method
 from dttrl.outputs import replacing
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
-from dttrl.sampling.configured import (
-    prompt_encoder,
-    prompt_metadata,
-    sampling_settings,
-    settings_metadata,
-)
 from dttrl.sampling.finishing import finished_rollout
 from dttrl.sampling.models import TokenizerFiles, load_tokenizer
+from dttrl.sampling.prompts import prompt_encoder, prompt_metadata, settings_metadata
 from dttrl.sampling.text import TextDecoder
+from dttrl.settings.commands import ScaleConfig, TrainConfig
+from dttrl.settings.files import load_config
 from dttrl.training.evaluation import evaluation_settings, evaluation_table
 from dttrl.training.metrics import rollout_metrics, step_metrics
 from dttrl.training.openrlhf.dataset import prompt_row, question_id
 from dttrl.training.run_folder import RunFolder, find_config, read_questions_of
 from dttrl.training.schedule import total_steps
 from dttrl.training.setup import run_metadata
-from dttrl.training.step import LabelledStep, record_step, score_questions, signal_settings
+from dttrl.training.step import LabelledStep, record_step, score_questions
 from dttrl.training_signal import training_signal
 
 Response = Mapping[str, Any]
@@ -56,17 +50,18 @@ class Controller:
     """Opens the run folder ``run`` (its configuration and questions) and follows its steps."""
 
     def __init__(self, run: Path, *, backend_version: str) -> None:
-        self.config = config = load_config(TrainConfig, find_config(run), {"run": run})
+        self.config = config = load_config(ScaleConfig, find_config(run), {"run": run}, lenient=True)
         self.splits = read_questions_of(run)
-        self.total = total_steps(config, len(self.splits["train"]))
+        self.total = total_steps(config.update, len(self.splits["train"]))
         self._by_id = {question.id: question for question in self.splits["train"]}
         self._loaded = open_tokenizer(config)
-        encode = prompt_encoder(config, self._loaded)
-        self._rows = {q: prompt_row(q, encode(q), config.k) for split in self.splits.values() for q in split}
+        encode = prompt_encoder(config.questions, self._loaded)
+        self._rows = {
+            q: prompt_row(q, encode(q), config.sampling.k) for split in self.splits.values() for q in split
+        }
         self._decoder = TextDecoder(self._loaded.tokenizer)
-        self._grader = Grader(kind=config.kind)
-        self._method = find_method(config.method)
-        self._history = History(window=config.history_window)
+        self._grader = Grader(kind=config.scoring.kind)
+        self._history = config.signal.history()
         self.folder = RunFolder(
             run,
             {
@@ -74,9 +69,9 @@ class Controller:
                 "backend_version": backend_version,
                 "engine": "openrlhf",
                 "logprobs_mode": "raw_logprobs",
-                "entropy": f"top-{config.k}",
-                **prompt_metadata(config, self._loaded),
-                **settings_metadata(sampling_settings(config, seed=config.seed)),
+                "entropy": f"top-{config.sampling.k}",
+                **prompt_metadata(config.questions, self._loaded),
+                **settings_metadata(config.sampling),
                 **run_metadata(config),
             },
         )
@@ -86,17 +81,17 @@ class Controller:
     @property
     def updates_per_step(self) -> int:
         """Optimizer steps of a step with all its questions."""
-        return self.config.questions_per_step // self.config.questions_per_update
+        return self.config.update.questions_per_step // self.config.update.questions_per_update
 
     def start(self, step: int) -> None:
         """Begin after ``step`` (0: from the start): drop newer records and take up the history."""
         self.folder.rewind(step or -1)
-        self._history = History(window=self.config.history_window)
-        if step and self._method.progressive:
+        self._history = self.config.signal.history()
+        if step and self.config.signal.row.history:
             path = self._history_path(step)
             try:
                 with np.load(path, allow_pickle=False) as arrays:
-                    self._history = History.from_arrays(dict(arrays), window=self.config.history_window)
+                    self._history = self.config.signal.history(dict(arrays))
             except (OSError, ValueError, KeyError) as error:
                 raise InputError(f"{path}: the confidence history cannot be read ({error})") from None
 
@@ -112,11 +107,11 @@ class Controller:
         for i, label in enumerate(labels):
             groups.setdefault(question_id(label), []).append(i)
         groups = dict(sorted(groups.items()))
-        wrong = [name for name, places in groups.items() if len(places) != self.config.votes]
+        wrong = [name for name, places in groups.items() if len(places) != self.config.signal.votes]
         if wrong:
             raise InputError(
                 f"step {step}: question {wrong[0]!r} has {len(groups[wrong[0]])} rollouts, not "
-                f"{self.config.votes}"
+                f"{self.config.signal.votes}"
             )
         questions = [self._by_id[name] for name in groups]
         rollouts = [
@@ -125,12 +120,10 @@ class Controller:
         ]
         scored = score_questions(self.config, self._grader, rollouts, questions)
         scored_at = time.perf_counter()
-        signal, self._history = training_signal(
-            scored, self._history, self._method, signal_settings(self.config)
-        )
+        signal, self._history = training_signal(scored, self._history, self.config.signal)
         labelled_at = time.perf_counter()
         self._step = LabelledStep(questions, rollouts, scored, signal)
-        record_step(self.folder, self.config, self._method, self._step)
+        record_step(self.folder, self.config, self._step)
         self._seconds = {
             "seconds_score": scored_at - started,
             "seconds_label": labelled_at - scored_at,
@@ -195,7 +188,7 @@ class Controller:
 
     def evaluates(self, step: int) -> bool:
         """Whether the policy is evaluated after this step."""
-        every = self.config.eval_every
+        every = self.config.evaluation.every
         return step in (0, self.total) or bool(every and step % every == 0)
 
     def close(self) -> None:
@@ -223,4 +216,6 @@ class Controller:
 
 def open_tokenizer(config: TrainConfig) -> TokenizerFiles:
     """Return the tokenizer of a run's model, and where its files lie."""
-    return load_tokenizer(config.model, revision=config.revision, trust_remote_code=config.trust_remote_code)
+    return load_tokenizer(
+        config.model.name, revision=config.model.revision, trust_remote_code=config.model.trust_remote_code
+    )

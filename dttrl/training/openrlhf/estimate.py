@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dttrl.config import TrainConfig
-from dttrl.training.openrlhf.flags import world
+from dttrl.settings.commands import ScaleConfig
 from dttrl.training.schedule import total_steps
 
 _HALF = 2
@@ -40,7 +39,7 @@ class Estimate:
         return self.weights + self.gradients + self.adam + self.reference
 
 
-def estimate(config: TrainConfig, parameters: int, questions: int, answered: int) -> Estimate:
+def estimate(config: ScaleConfig, parameters: int, questions: int, answered: int) -> Estimate:
     """Return what a run of a model with ``parameters`` on ``questions`` needs.
 
     ZeRO divides over all GPUs the Adam states from stage 1, the gradients from stage 2, and the weights of
@@ -48,26 +47,26 @@ def estimate(config: TrainConfig, parameters: int, questions: int, answered: int
     training sleeps; ``vllm_weights`` lies within it. ``answered`` counts the questions of all splits with
     gold answers: those are evaluated. ``most_tokens`` has every rollout at full length.
     """
-    gpus, stage = world(config), config.zero_stage
+    gpus, stage = config.engine.world, config.engine.zero_stage
     weights = parameters * _HALF / (gpus if stage == 3 else 1)
-    steps = total_steps(config, questions)
-    batch = min(config.questions_per_step, questions)
-    evaluations = 2 if not config.eval_every else 1 + -(-steps // config.eval_every)
-    evaluated = evaluations * answered * config.eval_samples
-    rollouts = steps * batch * config.votes
+    steps = total_steps(config.update, questions)
+    batch = min(config.update.questions_per_step, questions)
+    evaluations = 2 if not config.evaluation.every else 1 + -(-steps // config.evaluation.every)
+    evaluated = evaluations * answered * config.evaluation.samples
+    rollouts = steps * batch * config.signal.votes
     return Estimate(
         parameters=parameters,
         weights=weights,
         gradients=parameters * _HALF / (gpus if stage >= 2 else 1),
         adam=parameters * _ADAM / (gpus if stage >= 1 else 1),
-        reference=weights if config.beta else 0.0,
-        vllm_weights=parameters * _HALF / config.tensor_parallel,
-        vllm_share=config.gpu_memory_utilization,
+        reference=weights if config.update.beta else 0.0,
+        vllm_weights=parameters * _HALF / config.engine.tensor_parallel,
+        vllm_share=config.engine.gpu_memory_utilization,
         steps=steps,
         rollouts=rollouts,
-        trained=steps * batch * config.train_samples,
+        trained=steps * batch * config.signal.train_samples,
         evaluation_rollouts=evaluated,
-        most_tokens=(rollouts + evaluated) * config.max_new_tokens,
+        most_tokens=(rollouts + evaluated) * config.sampling.max_new_tokens,
     )
 
 

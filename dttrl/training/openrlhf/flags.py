@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dttrl.config import TrainConfig
 from dttrl.errors import InputError
-from dttrl.methods import find_method
+from dttrl.settings.commands import ScaleConfig
 from dttrl.training.openrlhf.dataset import INPUT_KEY, LABEL_KEY
 
 EXECUTOR = Path(__file__).with_name("executor.py")
@@ -36,19 +35,14 @@ class Row(NamedTuple):
 
     ours: str
     theirs: str
-    value: Callable[[TrainConfig, Places], object]
+    value: Callable[[ScaleConfig, Places], object]
     paper: str = ""
 
 
-def world(config: TrainConfig) -> int:
-    """Return the number of GPUs of a run."""
-    return config.gpus * config.nodes
-
-
-def micro_batch(config: TrainConfig) -> int:
+def micro_batch(config: ScaleConfig) -> int:
     """Return the largest micro-batch up to the configured one that fits a GPU's share of a mini-batch."""
-    share = config.train_samples * config.questions_per_update // world(config)
-    return next(size for size in range(min(config.micro_batch, share), 0, -1) if share % size == 0)
+    share = config.signal.train_samples * config.update.questions_per_update // config.engine.world
+    return next(size for size in range(min(config.engine.micro_batch, share), 0, -1) if share % size == 0)
 
 
 _alone = None
@@ -58,50 +52,54 @@ TABLE: tuple[Row, ...] = (
     Row("questions", "--data.prompt_dataset", lambda c, p: p.dataset),
     Row("", "--data.input_key", lambda c, p: INPUT_KEY),
     Row("", "--data.label_key", lambda c, p: LABEL_KEY),
-    Row("max_new_tokens", "--rollout.max_new_tokens", lambda c, p: c.max_new_tokens, "3072"),
-    Row("max_new_tokens", "--data.max_len", lambda c, p: p.longest + c.max_new_tokens),
-    Row("votes", "--rollout.n_samples_per_prompt", lambda c, p: c.votes, "64"),
-    Row("questions_per_step", "--rollout.batch_size", lambda c, p: c.questions_per_step, "8"),
+    Row("max_new_tokens", "--rollout.max_new_tokens", lambda c, p: c.sampling.max_new_tokens, "3072"),
+    Row("max_new_tokens", "--data.max_len", lambda c, p: p.longest + c.sampling.max_new_tokens),
+    Row("votes", "--rollout.n_samples_per_prompt", lambda c, p: c.signal.votes, "64"),
+    Row("questions_per_step", "--rollout.batch_size", lambda c, p: c.update.questions_per_step, "8"),
     Row("micro_batch", "--rollout.micro_batch_size", lambda c, p: micro_batch(c)),
-    Row("temperature", "--rollout.temperature", lambda c, p: c.temperature, "1.0 or 0.6"),
-    Row("top_p", "--rollout.top_p", lambda c, p: c.top_p),
+    Row("temperature", "--rollout.temperature", lambda c, p: c.sampling.temperature, "1.0 or 0.6"),
+    Row("top_p", "--rollout.top_p", lambda c, p: c.sampling.top_p),
     Row(
         "train_samples, questions_per_update",
         "--train.batch_size",
-        lambda c, p: c.train_samples * c.questions_per_update,
+        lambda c, p: c.signal.train_samples * c.update.questions_per_update,
         "32",
     ),
     Row("micro_batch", "--train.micro_batch_size", lambda c, p: micro_batch(c)),
     Row("steps, episodes", "--train.num_episodes", lambda c, p: 1),
     Row("", "--train.max_epochs", lambda c, p: 1, "1"),
-    Row("seed", "--train.seed", lambda c, p: c.seed),
+    Row("seed", "--train.seed", lambda c, p: c.sampling.seed),
     Row("", "--train.agent_func_path", lambda c, p: EXECUTOR),
-    Row("learning_rate", "--actor.adam.lr", lambda c, p: c.learning_rate, "5e-7"),
-    Row("weight_decay", "--actor.adam.weight_decay", lambda c, p: c.weight_decay),
-    Row("schedule", "--actor.lr_scheduler", lambda c, p: _SCHEDULES[c.schedule], "cosine"),
-    Row("warmup", "--actor.lr_warmup_ratio", lambda c, p: c.warmup, "0.03"),
-    Row("max_grad_norm", "--actor.max_norm", lambda c, p: c.max_grad_norm),
-    Row("clip_epsilon", "--actor.eps_clip", lambda c, p: c.clip_epsilon, "0.2"),
+    Row("learning_rate", "--actor.adam.lr", lambda c, p: c.update.learning_rate, "5e-7"),
+    Row("weight_decay", "--actor.adam.weight_decay", lambda c, p: c.update.weight_decay),
+    Row("schedule", "--actor.lr_scheduler", lambda c, p: _SCHEDULES[c.update.schedule], "cosine"),
+    Row("warmup", "--actor.lr_warmup_ratio", lambda c, p: c.update.warmup, "0.03"),
+    Row("max_grad_norm", "--actor.max_norm", lambda c, p: c.update.max_grad_norm),
+    Row("clip_epsilon", "--actor.eps_clip", lambda c, p: c.update.clip_epsilon, "0.2"),
     Row("", "--actor.loss_agg_mode", lambda c, p: "seq-mean-token-mean", "mean over rollouts of token means"),
     Row("method", "--algo.advantage.estimator", lambda c, p: "group_norm", "advantages are set by dttrl"),
-    Row("beta", "--algo.kl.init_coef", lambda c, p: c.beta, "0.001"),
-    Row("beta", "--algo.kl.estimator", lambda c, p: "k3" if c.beta else False, "k3"),
-    Row("beta", "--algo.kl.use_loss", lambda c, p: _alone if c.beta else False, "in the loss"),
-    Row("gpus", "--actor.num_gpus_per_node", lambda c, p: c.gpus),
-    Row("nodes", "--actor.num_nodes", lambda c, p: c.nodes),
-    Row("gpus", "--ref.num_gpus_per_node", lambda c, p: c.gpus),
-    Row("nodes", "--ref.num_nodes", lambda c, p: c.nodes),
-    Row("gpus, nodes", "--vllm.num_engines", lambda c, p: world(c) // c.tensor_parallel),
-    Row("tensor_parallel", "--vllm.tensor_parallel_size", lambda c, p: c.tensor_parallel),
-    Row("gpu_memory_utilization", "--vllm.gpu_memory_utilization", lambda c, p: c.gpu_memory_utilization),
+    Row("beta", "--algo.kl.init_coef", lambda c, p: c.update.beta, "0.001"),
+    Row("beta", "--algo.kl.estimator", lambda c, p: "k3" if c.update.beta else False, "k3"),
+    Row("beta", "--algo.kl.use_loss", lambda c, p: _alone if c.update.beta else False, "in the loss"),
+    Row("gpus", "--actor.num_gpus_per_node", lambda c, p: c.engine.gpus),
+    Row("nodes", "--actor.num_nodes", lambda c, p: c.engine.nodes),
+    Row("gpus", "--ref.num_gpus_per_node", lambda c, p: c.engine.gpus),
+    Row("nodes", "--ref.num_nodes", lambda c, p: c.engine.nodes),
+    Row("gpus, nodes", "--vllm.num_engines", lambda c, p: c.engine.world // c.engine.tensor_parallel),
+    Row("tensor_parallel", "--vllm.tensor_parallel_size", lambda c, p: c.engine.tensor_parallel),
+    Row(
+        "gpu_memory_utilization",
+        "--vllm.gpu_memory_utilization",
+        lambda c, p: c.engine.gpu_memory_utilization,
+    ),
     Row("", "--vllm.sync_backend", lambda c, p: "nccl"),
     Row("", "--vllm.enable_sleep", lambda c, p: _alone),
     Row("", "--train.colocate_all", lambda c, p: _alone),
     Row("", "--ds.enable_sleep", lambda c, p: _alone),
-    Row("zero_stage", "--ds.zero_stage", lambda c, p: c.zero_stage),
-    Row("dtype", "--ds.param_dtype", lambda c, p: {"float16": "fp16"}.get(c.dtype, "bf16")),
+    Row("zero_stage", "--ds.zero_stage", lambda c, p: c.engine.zero_stage),
+    Row("dtype", "--ds.param_dtype", lambda c, p: {"float16": "fp16"}.get(c.model.dtype, "bf16")),
     Row("", "--ds.attn_implementation", lambda c, p: "sdpa"),
-    Row("checkpoint_every", "--ckpt.save_steps", lambda c, p: c.checkpoint_every or -1),
+    Row("checkpoint_every", "--ckpt.save_steps", lambda c, p: c.keeping.checkpoint_every or -1),
     Row("run", "--ckpt.path", lambda c, p: p.checkpoints),
     Row("run", "--ckpt.output_dir", lambda c, p: p.output),
     Row("", "--ckpt.load_enable", lambda c, p: _alone),
@@ -112,7 +110,7 @@ TABLE: tuple[Row, ...] = (
 _FREE = frozenset({"--ds.attn_implementation", "--vllm.sync_backend"})
 
 
-def openrlhf_flags(config: TrainConfig, places: Places, extra: Sequence[str] = ()) -> list[str]:
+def openrlhf_flags(config: ScaleConfig, places: Places, extra: Sequence[str] = ()) -> list[str]:
     """Return OpenRLHF's command-line arguments; ``extra`` follows at the end.
 
     InputError for settings that OpenRLHF cannot follow, and for an extra flag that the table sets already.
@@ -134,22 +132,24 @@ def openrlhf_flags(config: TrainConfig, places: Places, extra: Sequence[str] = (
     return flags + list(extra)
 
 
-def _check(config: TrainConfig, model: str) -> None:
+def _check(config: ScaleConfig, model: str) -> None:
     """Raise for what OpenRLHF cannot follow, or would follow less safely than asked."""
-    find_method(config.method)
     _check_code(config, Path(model))
-    share, gpus = config.train_samples * config.questions_per_update, world(config)
+    sampling, engine = config.sampling, config.engine
+    share = config.signal.train_samples * config.update.questions_per_update
     problems = {
-        f"--k {config.k}: OpenRLHF's vLLM engines give at most {MAX_K} log-probabilities": config.k > MAX_K,
-        "--top-k: OpenRLHF samples from all tokens; leave it at 0": config.top_k > 0,
-        "--stop: OpenRLHF has no stop strings; leave it out": bool(config.stop),
-        f"--tensor-parallel {config.tensor_parallel}: must divide the {gpus} GPUs": bool(
-            gpus % config.tensor_parallel
+        f"--k {sampling.k}: OpenRLHF's vLLM engines give at most {MAX_K} log-probabilities": (
+            sampling.k > MAX_K
         ),
-        f"--gpus {config.gpus} x --nodes {config.nodes}: must divide the {share} rollouts of a mini-batch "
-        "(--train-samples x --questions-per-update)": bool(share % gpus),
+        "--top-k: OpenRLHF samples from all tokens; leave it at 0": sampling.top_k > 0,
+        "--stop: OpenRLHF has no stop strings; leave it out": bool(sampling.stop),
+        f"--tensor-parallel {engine.tensor_parallel}: must divide the {engine.world} GPUs": bool(
+            engine.world % engine.tensor_parallel
+        ),
+        f"--gpus {engine.gpus} x --nodes {engine.nodes}: must divide the {share} rollouts of a mini-batch "
+        "(--train-samples x --questions-per-update)": bool(share % engine.world),
         "--measure self-certainty: needs the whole vocabulary, OpenRLHF's engines give the k likeliest": (
-            config.measure == "self-certainty"
+            config.scoring.measure == "self-certainty"
         ),
     }
     for problem, wrong in problems.items():
@@ -157,14 +157,14 @@ def _check(config: TrainConfig, model: str) -> None:
             raise InputError(problem)
 
 
-def _check_code(config: TrainConfig, model: Path) -> None:
+def _check_code(config: ScaleConfig, model: Path) -> None:
     """Raise for a model that may bring code: OpenRLHF loads every model with trust_remote_code on."""
-    if config.trust_remote_code:
+    if config.model.trust_remote_code:
         return
     if not model.is_dir():
         raise InputError(
-            f"{config.model}: OpenRLHF runs code that a hub repository ships; add --trust-remote-code, or "
-            "download the model and give its folder"
+            f"{config.model.name}: OpenRLHF runs code that a hub repository ships; add --trust-remote-code, "
+            "or download the model and give its folder"
         )
     for name in ("config.json", "tokenizer_config.json"):
         if (path := model / name).is_file() and "auto_map" in json.loads(path.read_text(encoding="utf-8")):

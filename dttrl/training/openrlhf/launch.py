@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dttrl
-from dttrl.config import TrainConfig, dump_config, load_config
-from dttrl.config_file import read_fields
 from dttrl.errors import InputError, MissingDependencyError, WorkError
 from dttrl.locking import locked
 from dttrl.questions import Question
-from dttrl.sampling.configured import prompt_encoder
+from dttrl.sampling.prompts import prompt_encoder
+from dttrl.settings.commands import ScaleConfig, TrainConfig
+from dttrl.settings.files import dump_config, load_config, read_fields
 from dttrl.training.evaluation import evaluation_summary
 from dttrl.training.observer import Observer, Silent
 from dttrl.training.openrlhf.controller import open_tokenizer
@@ -56,21 +56,22 @@ def launch(
     OpenRLHF ends before its last step.
     """
     check_openrlhf()
-    config, splits = prepare_run(config, overwrite=overwrite)
-    plan = plan_run(config, extra, splits["train"])  # refuses what cannot be run while nothing is written
-    create_run(config.run, dump_config(config), splits, overwrite=overwrite)
-    folder = config.run / _FOLDER
+    prepared, splits = prepare_run(config, overwrite=overwrite)
+    scale = ScaleConfig.model_validate(prepared.sections())
+    plan = plan_run(scale, extra, splits["train"])  # refuses what cannot be run while nothing is written
+    create_run(scale.keeping.run, dump_config(scale), splits, overwrite=overwrite)
+    folder = scale.keeping.run / _FOLDER
     folder.mkdir()
     replace_text(folder / _EXTRA, json.dumps(list(extra)) + "\n")
-    return _run(config, plan, splits["train"], observer or Silent())
+    return _run(scale, plan, splits["train"], observer or Silent())
 
 
 def resume(run: Path, *, observer: Observer | None = None) -> Path:
     """Continue an interrupted run from OpenRLHF's last checkpoint; a finished one is left as it is."""
-    config = load_config(TrainConfig, find_config(run), {"run": run})
+    config = load_config(ScaleConfig, find_config(run), {"run": run}, lenient=True)
     check_openrlhf()
     questions = read_questions_of(run)["train"]
-    if last_step(run) >= total_steps(config, len(questions)) and (run / "model").is_dir():
+    if last_step(run) >= total_steps(config.update, len(questions)) and (run / "model").is_dir():
         return run
     extra = [str(flag) for flag in json.loads((run / _FOLDER / _EXTRA).read_text(encoding="utf-8"))]
     return _run(config, plan_run(config, extra, questions), questions, observer or Silent())
@@ -87,11 +88,11 @@ class Plan:
     """From a question to the token ids of its prompt."""
 
 
-def plan_run(config: TrainConfig, extra: Sequence[str], questions: Sequence[Question]) -> Plan:
+def plan_run(config: ScaleConfig, extra: Sequence[str], questions: Sequence[Question]) -> Plan:
     """Return what a run of these questions starts; writes nothing."""
     loaded = open_tokenizer(config)
-    encode = prompt_encoder(config, loaded)
-    run = config.run.resolve()
+    encode = prompt_encoder(config.questions, loaded)
+    run = config.keeping.run.resolve()
     places = Places(
         model=loaded.place,
         dataset=run / _FOLDER / "prompts.jsonl",
@@ -134,11 +135,11 @@ def last_step(run: Path) -> int:
     return max((int(metrics["step"]) for metrics in _read_metrics(run / METRICS)), default=0)
 
 
-def _run(config: TrainConfig, plan: Plan, questions: Sequence[Question], observer: Observer) -> Path:
-    run = config.run
-    write_prompts(plan.places.dataset, questions, plan.encode, config.k)
-    total = total_steps(config, len(questions))
-    observer.start(config.model_copy(update={"steps": total}), run)
+def _run(config: ScaleConfig, plan: Plan, questions: Sequence[Question], observer: Observer) -> Path:
+    run = config.keeping.run
+    write_prompts(plan.places.dataset, questions, plan.encode, config.sampling.k)
+    total = total_steps(config.update, len(questions))
+    observer.start(config.but(steps=total), run)
     with locked(run / LOCK, str(run)), (run / LOG).open("ab") as log:
         process = subprocess.Popen(
             plan.command,
@@ -225,7 +226,7 @@ def _read_metrics(path: Path) -> Iterator[dict[str, float]]:
             return
 
 
-def _environment(config: TrainConfig) -> dict[str, str]:
+def _environment(config: ScaleConfig) -> dict[str, str]:
     """Return the environment of OpenRLHF's process; what the user has set stays."""
     environment = {
         "TOKENIZERS_PARALLELISM": "true",
@@ -234,7 +235,7 @@ def _environment(config: TrainConfig) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         **os.environ,
     }
-    if config.ray_address is not None:
-        environment["RAY_ADDRESS"] = config.ray_address
+    if config.engine.ray_address is not None:
+        environment["RAY_ADDRESS"] = config.engine.ray_address
     roots = [str(Path(dttrl.__file__).resolve().parents[1]), environment.get("PYTHONPATH", "")]
     return environment | {"PYTHONPATH": os.pathsep.join(root for root in roots if root)}

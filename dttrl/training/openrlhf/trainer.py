@@ -58,7 +58,9 @@ class StepGenerator(SamplesGenerator):
             return [], None, 0, True
         self.step += 1
         config, questions = self.controller.config, self.controller.splits["train"]
-        chosen = batch_indices(self.step, len(questions), config.questions_per_step, seed=config.seed)
+        chosen = batch_indices(
+            self.step, len(questions), config.update.questions_per_step, seed=config.sampling.seed
+        )
         texts, labels = self.controller.rows([questions[i] for i in chosen])
         started = time.perf_counter()
         groups = self.responses(texts, labels, **generate_kwargs)
@@ -186,7 +188,7 @@ class SignalTrainer(PPOTrainer.__ray_metadata__.modified_class):
             settings = {
                 **self.generate_kwargs,
                 **self.controller.evaluation_settings(split),
-                "n_samples_per_prompt": config.eval_samples,
+                "n_samples_per_prompt": config.evaluation.samples,
             }
             groups = self.samples_generator.responses(prompts, labels, **settings)
             self.controller.evaluated(step, split, questions, groups)

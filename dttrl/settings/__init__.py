@@ -1,0 +1,1 @@
+"""Every setting, written once: sections, choices of backend and engine, settings of commands, files."""
