@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULE_LINES = 400
 FUNCTION_LINES = 80
 VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "tools"}
-HEAVY = ("torch", "transformers", "ray", "vllm", "pomegranate", "matplotlib")
+HEAVY = ("torch", "transformers", "ray", "vllm", "pomegranate", "matplotlib", "pandas")
 SOURCES = sorted([*(ROOT / "dttrl").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
 
 

@@ -1,8 +1,8 @@
-"""From the archives of ``grid.py`` to run folders small enough to be kept in the repository.
+"""From the archives of ``grid.py`` to a pack of runs small enough to be kept in the repository.
 
-    python benchmarks/findings/collect.py ARCHIVES runs/reference
+    python benchmarks/findings/collect.py ARCHIVES data/reference
 
-The folders hold what ``dttrl analyze`` reads: settings, the metrics of every step (the ones that the
+It holds what ``dttrl analyze`` reads: settings, the metrics of every step (the ones that the
 analyses show, to five digits), evaluations (of the ablations the first and the last), labels of the methods
 and, where rollouts were kept, the history of confidences to four decimals. Paths in the settings lose the
 folders of the machine that they were trained on.
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import yaml
 
 import plan as plans
+from dttrl.analysis.runs import pack_runs
 from dttrl.schemas import EVALUATIONS, HISTORY
 from dttrl.tables import read_metadata, read_table, write_table
 
@@ -35,15 +36,17 @@ METRICS = (
 
 def main() -> None:
     """Unpack, thin, and say how large the result is."""
-    parser = argparse.ArgumentParser(description="Make small run folders of what grid.py packed.")
+    parser = argparse.ArgumentParser(description="Make a small pack of what grid.py packed.")
     parser.add_argument("archives", type=Path, help="folder with runs.tar.xz and tables.tar.xz")
-    parser.add_argument("target", type=Path, help="folder for the run folders")
+    parser.add_argument("target", type=Path, help="folder of the pack")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         for name in ("runs.tar.xz", "tables.tar.xz"):
             unpack(options.archives, name, Path(work))
+        small = Path(work) / "small"
         for run in sorted((Path(work) / "runs").iterdir()):
-            keep_run(run, options.target / run.name)
+            keep_run(run, small / run.name)
+        pack_runs(sorted(small.iterdir()), options.target)
         tables = Path(work) / "tables"
         if tables.is_dir():
             (options.target / "tables").mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """What each setting of the labels does, on the same rollouts: finished runs labelled again, step by step.
 
-    python benchmarks/findings/label_ablations.py RUN... -o runs/reference/tables/label-ablations.parquet
+    python benchmarks/findings/label_ablations.py RUN... -o data/reference/tables/label-ablations.parquet
 
 The runs must have kept their rollouts (``grid.py`` packs those of a few runs in ``rollouts.tar.xz``). A
 training run with another setting drifts away from the first one; here every variant labels the same steps, so

@@ -2,90 +2,56 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dttrl_cli import analyze_runs, options
-from dttrl_cli.analysis_outputs import check_outputs, write_outputs
-from dttrl_cli.console import Console, interval, number
-
-if TYPE_CHECKING:
-    from dttrl.analysis.accuracy import Accuracy, Estimate
-    from dttrl.analysis.budget import Cell
-    from dttrl.analysis.measured import Measured
-
-MAJORITY_EXAMPLES = (
-    "dttrl analyze majority-ratio runs/ttrl-0 runs/ttrl-1 runs/distri-0 runs/distri-1 --plot figure.svg",
-    "dttrl analyze majority-ratio runs/first -o curve.csv",
-)
-ACCURACY_EXAMPLES = (
-    "dttrl analyze accuracy scored.parquet",
-    "dttrl analyze accuracy runs/first --k 1 --k 8 --json",
-)
-
-BUDGET_EXAMPLES = (
-    "dttrl analyze budget-scaling hmmt.parquet brumo.parquet --plot budget.svg -o budget.csv",
-    "dttrl analyze budget-scaling scored.parquet -m sc -m distrivoting --budget 4 --budget 16",
-)
+from dttrl_cli.analysis_outputs import Analysis, analysis, show
+from dttrl_cli.console import Console
 
 app = typer.Typer(help="Tables and figures of finished work.", no_args_is_help=True)
 
 
-@app.command("majority-ratio", epilog=options.examples(MAJORITY_EXAMPLES))
-def majority_ratio(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, finished or running.", show_default=False)],
-    output: options.Frame = None,
-    plot: options.Plot = None,
-    overwrite: options.Overwrite = False,
-    quiet: options.Quiet = False,
-    json_output: options.Json = False,
-) -> None:
+@analysis(
+    "dttrl analyze majority-ratio runs/ttrl-0 runs/ttrl-1 runs/distri-0 runs/distri-1 --plot figure.svg",
+    "dttrl analyze majority-ratio runs/first -o curve.csv",
+)
+def majority_ratio(console: Console, runs: analyze_runs.Runs) -> Analysis:
     """Majority ratio and accuracy over the steps of runs: what consistency does to correctness.
 
     Runs that differ only in their seed become one curve: the mean, with the lowest and highest run. The
     accuracies are those of the evaluations, of the training questions and of the held-out ones, and are left
     out where no run has gold answers.
     """
-    from dttrl.analysis import majority
+    from dttrl.analysis.majority_ratio import TITLES, known_measures, majority_ratios
 
-    console = Console(quiet=quiet, json_output=json_output)
-    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
-    groups = majority.group_runs([majority.read_run(run) for run in dict.fromkeys(runs)])
-    table = majority.frame(groups)
-    shown = [name for name in majority.MEASURES if any(group.knows(name) for group in groups)]
-    for group in groups:
-        several = len(group.runs) > 1
-        rows = [
-            [
-                str(step),
-                *(([str(count)]) if several else []),
-                *(
-                    interval(*(float(part[name][i]) for part in (group.mean, group.low, group.high)))
-                    if several
-                    else number(float(group.mean[name][i]))
-                    for name in shown
-                ),
-            ]
-            for i, (step, count) in enumerate(zip(group.step_S.tolist(), group.count_S.tolist(), strict=True))
-        ]
-        names = [majority.TITLES[name] for name in shown]
-        title = group.label + (f", {len(group.runs)} runs: mean (lowest-highest)" if several else "")
-        console.table(title, ["step", *(["runs"] if several else []), *names], rows)
-    write_outputs(
-        console, table, output, plot, lambda figures: figures.accuracy_majority(groups), overwrite=overwrite
-    )
-    console.data(table.to_pylist())
+    table = majority_ratios(runs)
+    measures = known_measures(table)
+    for label, group in table.groupby("method", sort=False):
+        count, title = group["runs"].max(), str(label)
+        columns = {"step": "step"} | {TITLES[name]: name for name in measures}
+        if count > 1:
+            title += f", {count} runs: mean (lowest-highest)"
+            columns = {"step": "step", "runs": "runs"} | columns
+        show(console, title, group if count > 1 else group[list(columns.values())], columns)
+    return Analysis(table, lambda figures: figures.accuracy_majority(table))
 
 
-@app.command("accuracy", epilog=options.examples(ACCURACY_EXAMPLES))
+@analysis(
+    "dttrl analyze accuracy scored.parquet",
+    "dttrl analyze accuracy runs/first --k 1 --k 8 --json",
+    plot=False,
+)
 def accuracy(
+    console: Console,
     paths: Annotated[
         list[Path],
-        typer.Argument(help="Scored rollout files, folders of parts, run folders.", show_default=False),
+        typer.Argument(
+            help="Scored rollout files, folders of parts, run folders, runs of a pack (PACK#NAME).",
+            show_default=False,
+        ),
     ],
     k: Annotated[
         list[int] | None,
@@ -99,29 +65,44 @@ def accuracy(
     ] = False,
     repeats: Annotated[int, typer.Option("--repeats", min=100, help="Bootstrap draws.")] = 2000,
     kind: options.StoredKind = None,
-    output: options.Frame = None,
     seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
-    quiet: options.Quiet = False,
-    json_output: options.Json = False,
-) -> None:
+) -> Analysis:
     """Average accuracy (avg@n), majority vote (maj@n) and pass@k, with 95 % intervals over questions."""
-    from dttrl.analysis.measured import measure_paths, measured_frame
+    from dttrl.analysis.accuracy import n_label
+    from dttrl.analysis.measured import measure_paths
 
-    console = Console(quiet=quiet, json_output=json_output)
-    check_outputs(output, None, overwrite=overwrite, inputs=paths)
     with console.progress("accuracy", "questions") as progress:
-        measured = measure_paths(
+        table = measure_paths(
             paths, ks=k, kind=kind, all_steps=all_steps, repeats=repeats, seed=seed, progress=progress.update
         )
-    _show_accuracy(console, measured)
-    table = measured_frame(measured)
-    write_outputs(console, table, output, overwrite=overwrite)
-    console.data(table.to_pylist())
+    passes = [name for name in table if name.removeprefix("pass_").isdigit() and name != "pass_1"]
+    show(
+        console,
+        "Accuracy (95 % interval over questions)",
+        table.assign(step=table["step"].astype("string").fillna("-")),
+        {
+            "": "name",
+            "step": "step",
+            "questions": "questions",
+            "n": lambda row: n_label(row["n_low"], row["n_high"]),
+            "avg@n": "avg",
+            "maj@n": "maj",
+            **{name.replace("_", "@"): name for name in passes},
+            "majority ratio": "majority_ratio",
+        },
+    )
+    for name, missing in zip(table["name"], table["without_gold"], strict=True):
+        if missing:
+            console.note(f"dttrl: {name}: {missing} questions have no gold answer and are left out")
+    return Analysis(table)
 
 
-@app.command("budget-scaling", epilog=options.examples(BUDGET_EXAMPLES))
+@analysis(
+    "dttrl analyze budget-scaling hmmt.parquet brumo.parquet --plot budget.svg -o budget.csv",
+    "dttrl analyze budget-scaling scored.parquet -m sc -m distrivoting --budget 4 --budget 16",
+)
 def budget_scaling(
+    console: Console,
     paths: Annotated[
         list[Path],
         typer.Argument(help="Scored rollouts, a file or folder of parts a benchmark.", show_default=False),
@@ -143,21 +124,14 @@ def budget_scaling(
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Draws of each budget.")] = 64,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Threads.")] = 2,
     kind: options.StoredKind = None,
-    output: options.Frame = None,
-    plot: options.Plot = None,
     seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
-    quiet: options.Quiet = False,
-    json_output: options.Json = False,
-) -> None:  # fmt: skip
+) -> Analysis:  # fmt: skip
     """Accuracy of voting methods against the voting budget, with 95 % intervals over questions and repeats.
 
     Each budget is drawn without replacement from the saved samples; all methods vote on the same draws.
     """
-    from dttrl.analysis.budget import PAPER_METHODS, budget_frame, budget_table, read_benchmark
+    from dttrl.analysis.budget import PAPER_METHODS, budget_table, read_benchmark
 
-    console = Console(quiet=quiet, json_output=json_output)
-    check_outputs(output, plot, overwrite=overwrite, inputs=paths)
     methods = method or PAPER_METHODS
     benchmarks = [read_benchmark(path, methods=methods, kind=kind) for path in dict.fromkeys(paths)]
     with console.progress("budget-scaling", "votes") as progress:
@@ -168,23 +142,26 @@ def budget_scaling(
     for text in table.notes:
         console.note(f"dttrl: {text}")
     _show_budget(console, table.cells)
-    frame = budget_frame(table)
-    write_outputs(
-        console, frame, output, plot, lambda figures: figures.budget_panels(table.cells), overwrite=overwrite
+    return Analysis(
+        table.cells,
+        lambda figures: figures.budget_panels(table.cells),
+        lambda rows: {"cells": rows, "notes": table.notes},
     )
-    console.data({"cells": frame.to_pylist(), "notes": table.notes})
 
 
-def _show_budget(console: Console, cells: Sequence[Cell]) -> None:
+for _command in (majority_ratio, accuracy, budget_scaling, *analyze_runs.COMMANDS):
+    _command(app)
+
+
+def _show_budget(console: Console, cells: Any) -> None:
     """The paper's table: budget and method down, benchmarks across, in per cent."""
-    names = list(dict.fromkeys(cell.benchmark for cell in cells))
-    found = {(cell.budget, cell.method, cell.benchmark): cell.accuracy for cell in cells}
+    names = list(cells["benchmark"].unique())
     rows = []
-    for budget in sorted({cell.budget for cell in cells}):
-        for method in dict.fromkeys(cell.method for cell in cells if cell.budget == budget):
-            accuracies = [found.get((budget, method, name)) for name in names]
-            rows.append([str(budget), method, *(_percent(accuracy) for accuracy in accuracies)])
-    repeats = max(cell.repeats for cell in cells)
+    for budget, of_budget in cells.groupby("budget"):
+        for method, of_method in of_budget.groupby("method", sort=False):
+            found = {cell["benchmark"]: cell for cell in of_method.to_dict("records")}
+            rows.append([str(budget), method, *(_percent(found.get(name)) for name in names)])
+    repeats = cells["repeats"].max()
     console.table(
         f"Accuracy in % (95 % interval over questions and {repeats} draws)",
         ["budget", "method", *names],
@@ -192,44 +169,8 @@ def _show_budget(console: Console, cells: Sequence[Cell]) -> None:
     )
 
 
-def _percent(estimate: Estimate | None) -> str:
-    if estimate is None:
+def _percent(cell: dict[str, Any] | None) -> str:
+    if cell is None:
         return "-"
-    return f"{100 * estimate.value:.2f} ({100 * estimate.low:.1f}-{100 * estimate.high:.1f})"
-
-
-def _show_accuracy(console: Console, measured: Sequence[Measured]) -> None:
-    ks = sorted({k for item in measured for k in item.accuracy.pass_at if k > 1})
-    rows = [
-        [
-            item.name,
-            "-" if item.step is None else str(item.step),
-            str(item.accuracy.questions),
-            item.accuracy.n_label,
-            _interval(item.accuracy.average),
-            _interval(item.accuracy.majority),
-            *(_pass(item.accuracy, k) for k in ks),
-            number(item.accuracy.majority_ratio),
-        ]
-        for item in measured
-    ]
-    columns = ["", "step", "questions", "n", "avg@n", "maj@n", *(f"pass@{k}" for k in ks), "majority ratio"]
-    console.table("Accuracy (95 % interval over questions)", columns, rows)
-    for item in measured:
-        if item.without_gold:
-            console.note(
-                f"dttrl: {item.name}: {item.without_gold} questions have no gold answer and are left out"
-            )
-
-
-def _interval(estimate: Estimate) -> str:
-    return interval(estimate.value, estimate.low, estimate.high)
-
-
-def _pass(accuracy: Accuracy, k: int) -> str:
-    estimate: Any = accuracy.pass_at.get(k)
-    return "-" if estimate is None or math.isnan(estimate.value) else _interval(estimate)
-
-
-for _name, _command in analyze_runs.COMMANDS.items():
-    app.command(_name, epilog=options.examples(analyze_runs.EXAMPLES[_name]))(_command)
+    value, low, high = (100 * cell[f"accuracy{end}"] for end in ("", "_low", "_high"))
+    return f"{value:.2f} ({low:.1f}-{high:.1f})"

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dttrl_cli import options
-from dttrl_cli.analysis_outputs import check_outputs, write_outputs
-from dttrl_cli.console import Console, interval, number
+from dttrl_cli.analysis_outputs import Analysis, Cell, Columns, analysis, show, steps
+from dttrl_cli.console import Console, number
 
 if TYPE_CHECKING:
-    from dttrl.analysis.accuracy import Estimate
-    from dttrl.analysis.comparison import ComparisonRow
     from dttrl.analysis.label_quality import LabelQuality
 
-EXAMPLES = {
-    "distribution-shift": ("dttrl analyze distribution-shift runs/distri-0 runs/distri-1 --plot shift.svg",),
-    "labels": ("dttrl analyze labels runs/ttrl-0 runs/distri-0 --plot labels.svg -o labels.csv",),
-    "confidence": ("dttrl analyze confidence runs/first --measure topk --measure entropy --region all",),
-    "compare": ("dttrl analyze compare runs/* --plot compare.svg -o compare.csv",),
-}
-
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, finished or running.", show_default=False)]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Run folders, finished or running, or runs of a pack: PACK#NAME, where * and ? match.",
+        show_default=False,
+    ),
+]
 Block = Annotated[int, typer.Option("--block", min=1, help="Steps of a block.")]
 Repeats = Annotated[int, typer.Option("--repeats", min=100, help="Bootstrap draws.")]
 
 
+@analysis("dttrl analyze distribution-shift runs/distri-0 runs/distri-1 --plot shift.svg")
 def distribution_shift(
+    console: Console,
     runs: Runs,
     block: Block = 15,
     tolerance: Annotated[
@@ -42,70 +41,51 @@ def distribution_shift(
         ),
     ] = 0.1,
     repeats: Repeats = 2000,
-    output: options.Frame = None,
-    plot: options.Plot = None,
     seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
-    quiet: options.Quiet = False,
-    json_output: options.Json = False,
-) -> None:
+) -> Analysis:
     """Confidences block by block of training steps: where they lie, how far they moved, when they settle.
 
     Runs that differ only in their seed are pooled. Confidences come from the saved rollouts or, without them,
     from the history that distri-gmm keeps.
     """
+    import pandas as pd
+
     from dttrl.analysis import shift
     from dttrl.analysis.grouping import group_folders
 
-    console = Console(quiet=quiet, json_output=json_output)
-    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
     curves = [
         shift.shift_curve(group, size=block, tolerance=tolerance, seed=seed, repeats=repeats)
         for group in group_folders(runs)
     ]
     for curve in curves:
-        rows = [
-            [
-                str(item.span), str(item.value_N.size), number(item.mean), number(item.std),
-                *(number(value) for value in item.quantiles), _interval(item.shift),
-                number(item.relative_shift), number(item.distance),
-            ]
-            for item in curve.blocks
-        ]  # fmt: skip
-        ended = f"settled from steps {curve.settled}" if curve.settled else "not settled"
-        names = [f"{round(100 * q)} %" for q in shift.QUANTILES]
-        console.table(
-            f"{curve.group.title}: {ended}",
-            ["steps", "n", "mean", "std", *names, "shift", "shift / std", "distance / std"],
-            rows,
-        )
-    table = shift.shift_frame(curves)
-    write_outputs(
-        console, table, output, plot, lambda figures: figures.shift_panels(curves), overwrite=overwrite
-    )
-    console.data(table.to_pylist())
+        settled = f"settled from steps {curve.settled}" if curve.settled else "not settled"
+        columns: Columns = {
+            "steps": steps, "n": "n", "mean": "mean", "std": "std",
+            **{f"{round(100 * q)} %": f"q{round(100 * q):02d}" for q in shift.QUANTILES},
+            "shift": "shift", "shift / std": "relative_shift", "distance / std": "distance",
+        }  # fmt: skip
+        show(console, f"{curve.group.title}: {settled}", curve.table, columns)
+    table = pd.concat([curve.table for curve in curves], ignore_index=True)
+    return Analysis(table, lambda figures: figures.shift_panels(curves))
 
 
+@analysis("dttrl analyze labels runs/ttrl-0 runs/distri-0 --plot labels.svg -o labels.csv")
 def labels(
+    console: Console,
     runs: Runs,
     block: Block = 15,
     bins: Annotated[int, typer.Option("--bins", min=1, help="Bins of the calibration.")] = 10,
-    output: options.Frame = None,
-    plot: options.Plot = None,
-    overwrite: options.Overwrite = False,
-    quiet: options.Quiet = False,
-    json_output: options.Json = False,
-) -> None:
+) -> Analysis:
     """How good the pseudo-labels were: accuracy, confusion with gold, calibration of the mixture, AUROC.
 
     What needs the rollouts themselves (rewards against correctness, P(correct | positive), calibration) is
     left out for runs that kept none.
     """
+    import pandas as pd
+
     from dttrl.analysis import label_quality
     from dttrl.analysis.grouping import group_folders
 
-    console = Console(quiet=quiet, json_output=json_output)
-    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
     with console.progress("labels", "questions") as progress:
         measured = [
             label_quality.label_quality(group, size=block, bins=bins, progress=progress.update)
@@ -113,19 +93,21 @@ def labels(
         ]
     for quality in measured:
         _show_labels(console, quality)
-    table = label_quality.quality_frame(measured)
-    write_outputs(
-        console, table, output, plot, lambda figures: figures.label_panels(measured), overwrite=overwrite
-    )
     calibration = [
-        {"questions": q.group.questions, "start": q.group.start, "method": q.group.label, **vars(row)}
-        for q in measured
-        for row in q.calibration
+        {**quality.group.columns, **row}
+        for quality in measured
+        for row in quality.calibration.to_dict("records")
     ]
-    console.data({"rows": table.to_pylist(), "calibration": calibration})
+    return Analysis(
+        pd.concat([quality.blocks for quality in measured], ignore_index=True),
+        lambda figures: figures.label_panels(measured),
+        lambda rows: {"rows": rows, "calibration": calibration},
+    )
 
 
+@analysis("dttrl analyze confidence runs/first --measure topk --measure entropy --region all")
 def confidence(
+    console: Console,
     runs: Runs,
     measure: Annotated[
         list[str] | None,
@@ -142,12 +124,7 @@ def confidence(
     ] = None,
     block: Block = 15,
     every: Annotated[int, typer.Option("--every", min=1, help="Read every so many saved steps.")] = 1,
-    output: options.Frame = None,
-    plot: options.Plot = None,
-    overwrite: options.Overwrite = False,
-    quiet: options.Quiet = False,
-    json_output: options.Json = False,
-) -> None:  # fmt: skip
+) -> Analysis:  # fmt: skip
     """When confidence helps: AUROC against correctness by steps, question family, measure and region.
 
     Needs the rollouts of the runs. "Within" compares the rollouts of one question, which is what a vote can
@@ -155,48 +132,43 @@ def confidence(
     """
     from typing import get_args
 
+    import pandas as pd
+
     from dttrl.analysis import confidence_quality
-    from dttrl.analysis.grouping import group_folders
+    from dttrl.analysis.grouping import group_folders, title
     from dttrl.confidence import Measure
     from dttrl.errors import InputError
 
-    console = Console(quiet=quiet, json_output=json_output)
-    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
     unknown = [name for name in measure or () if name not in get_args(Measure)]
     if unknown:
         raise InputError(f"--measure {unknown[0]}: not one of {', '.join(get_args(Measure))}")
     chosen: Any = measure or confidence_quality.MEASURES
     with console.progress("confidence", "questions") as progress:
-        found = [
-            item
-            for group in group_folders(runs)
-            for item in confidence_quality.confidence_quality(
-                group, measures=chosen, regions=region or confidence_quality.REGIONS, size=block,
-                every=every, progress=progress.update,
-            )
-        ]  # fmt: skip
-    for title in dict.fromkeys(item.group.title for item in found):
-        rows = [
+        found = pd.concat(
             [
-                item.source, item.measure, item.region, str(item.span), str(item.n), number(item.accuracy),
-                number(item.within), number(item.pooled),
-            ]
-            for item in found
-            if item.group.title == title
-        ]  # fmt: skip
-        console.table(
-            f"{title}: AUROC of confidence against correctness",
-            ["source", "measure", "region", "steps", "n", "accuracy", "within", "all"],
-            rows,
-        )
-    frame = confidence_quality.separation_frame(found)
-    write_outputs(
-        console, frame, output, plot, lambda figures: figures.separation_panels(found), overwrite=overwrite
-    )
-    console.data(frame.to_pylist())
+                confidence_quality.confidence_quality(
+                    group, measures=chosen, regions=region or confidence_quality.REGIONS, size=block,
+                    every=every, progress=progress.update,
+                )
+                for group in group_folders(runs)
+            ],
+            ignore_index=True,
+        )  # fmt: skip
+    for names, part in found.groupby(["method", "questions", "start"], sort=False):
+        columns: Columns = {
+            "source": "source", "measure": "measure", "region": "region", "steps": steps, "n": "n",
+            "accuracy": "accuracy", "within": "auroc_within", "all": "auroc",
+        }  # fmt: skip
+        show(console, f"{title(*names)}: AUROC of confidence against correctness", part, columns)
+    return Analysis(found, lambda figures: figures.separation_panels(found))
 
 
+@analysis(
+    "dttrl analyze compare runs/* --plot compare.svg -o compare.csv",
+    "dttrl analyze compare 'data/reference#sums-wrong.*' --split train",
+)
 def compare(
+    console: Console,
     runs: Runs,
     baseline: Annotated[
         str,
@@ -207,13 +179,8 @@ def compare(
         typer.Option("--split", help="Only these questions: train or heldout.", show_default=False),
     ] = None,
     repeats: Repeats = 2000,
-    output: options.Frame = None,
-    plot: options.Plot = None,
     seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
-    quiet: options.Quiet = False,
-    json_output: options.Json = False,
-) -> None:
+) -> Analysis:
     """Methods side by side before and after training, with 95 % intervals over questions and runs.
 
     Runs that differ only in their seed are one row. A row is named by its method and by the settings in
@@ -224,112 +191,60 @@ def compare(
     from dttrl.analysis.grouping import group_folders
     from dttrl.errors import InputError
 
-    console = Console(quiet=quiet, json_output=json_output)
-    check_outputs(output, plot, overwrite=overwrite, inputs=runs)
     groups = group_folders(runs)
-    rows = comparison.compare(groups, baseline=baseline, repeats=repeats, seed=seed)
-    splits = list(dict.fromkeys(row.split for row in rows))
-    if split is not None and split not in splits:
-        raise InputError(f"--split {split}: the runs evaluated {', '.join(splits)}")
-    rows = [row for row in rows if split in (None, row.split)]
-    if len(groups) > 1 and all(math.isnan(row.against.value) for row in rows):
+    table = comparison.compare(groups, baseline=baseline, repeats=repeats, seed=seed)
+    if split is not None:
+        splits = table["split"].unique()
+        if split not in splits:
+            raise InputError(f"--split {split}: the runs evaluated {', '.join(splits)}")
+        table = table[table["split"] == split]
+    if len(groups) > 1 and table["against"].isna().all():
         console.note(f"dttrl: no other run shares questions and start with one called {baseline!r}")
-    _show_comparison(console, rows, baseline)
-    table = comparison.comparison_frame(rows)
-    write_outputs(
-        console, table, output, plot, lambda figures: figures.comparison_panels(rows), overwrite=overwrite
-    )
-    console.data(table.to_pylist())
+    for (questions, start, part), shown in table.groupby(["questions", "start", "split"], sort=False):
+        count, n = shown["question_count"].iloc[0], shown["n"].iloc[0]
+        columns: Columns = {
+            "method": "method", "runs": "runs", "before": "before", "after": "after",
+            "change": lambda row: _signed(row, "change"),
+            "lowest-highest": lambda row: f"{row['lowest']:.3f}-{row['highest']:.3f}",
+            f"against {baseline}": lambda row: _signed(row, "against"),
+            "maj before": "maj_before", "maj after": "maj_after",
+            "majority ratio": lambda row: f"{number(row['ratio_first'], 2)} > {number(row['ratio_last'], 2)}",
+            "label accuracy": "label_accuracy",
+        }  # fmt: skip
+        show(console, f"{questions}, from {start}: {count} {part} questions, avg@{n}", shown, columns)
+    return Analysis(table, lambda figures: figures.comparison_panels(table))
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "distribution-shift": distribution_shift,
-    "labels": labels,
-    "confidence": confidence,
-    "compare": compare,
-}
+COMMANDS = (distribution_shift, labels, confidence, compare)
 
 
 def _show_labels(console: Console, quality: LabelQuality) -> None:
-    rows = []
-    for block in quality.blocks:
-        means, votes, counts = block.means, block.confusion, block.rollouts
-        rows.append(
-            [
-                str(block.span),
-                number(means["label_accuracy"]),
-                number(means["majority_accuracy"]),
-                number(means["reward_accuracy"]),
-                _counts(votes.kept, votes.repaired, votes.broken, votes.both_wrong),
-                _counts(
-                    counts.rewarded_right, counts.rewarded_wrong, counts.unrewarded_right,
-                    counts.unrewarded_wrong,
-                ),
-                number(counts.right_if_positive),
-                number(counts.right_if_negative),
-                number(means["auroc"]),
-                number(means["auroc_within"]),
-            ]
-        )  # fmt: skip
-    console.table(
+    def counts(*names: str) -> Cell:
+        """Join counts; a dash where nothing was counted, such as rewards of a run without its rollouts."""
+        return lambda row: "/".join(str(row[n]) for n in names) if any(row[n] for n in names) else "-"
+
+    columns: Columns = {
+        "steps": steps,
+        "label": "label_accuracy", "majority": "majority_accuracy", "reward": "reward_accuracy",
+        "labels": counts("labels_kept", "labels_repaired", "labels_broken", "labels_both_wrong"),
+        "rewards": counts(*(name for name in quality.blocks if "rewarded" in name)),
+        "right if positive": "right_if_positive", "right if negative": "right_if_negative",
+        "AUROC": "auroc", "within": "auroc_within",
+    }  # fmt: skip
+    title = (
         f"{quality.group.title}, {len(quality.group.runs)} runs (labels: kept/repaired/broken/both wrong; "
-        "rewards: right/wrong rewarded, right/wrong not)",
-        [
-            "steps", "label", "majority", "reward", "labels", "rewards", "right if positive",
-            "right if negative", "AUROC", "within",
-        ],
-        rows,
-    )  # fmt: skip
-    if quality.calibration:
-        console.table(
-            f"Calibration of the mixture (mean distance {number(quality.calibration_error)})",
-            ["P(positive)", "rollouts", "mean", "share right"],
-            [
-                [f"{row.low:.2f}-{row.high:.2f}", str(row.n), number(row.probability), number(row.right)]
-                for row in quality.calibration
-            ],
-        )
+        "rewards: right/wrong rewarded, right/wrong not)"
+    )
+    show(console, title, quality.blocks, columns)
+    if len(quality.calibration):
+        title = f"Calibration of the mixture (mean distance {number(quality.blocks['calibration_error'][0])})"
+        columns = {
+            "P(positive)": lambda row: f"{row['low']:.2f}-{row['high']:.2f}",
+            "rollouts": "n", "mean": "probability", "share right": "right",
+        }  # fmt: skip
+        show(console, title, quality.calibration, columns)
 
 
-def _show_comparison(console: Console, rows: Sequence[ComparisonRow], baseline: str) -> None:
-    for place in dict.fromkeys((row.group.questions, row.group.start, row.split) for row in rows):
-        shown = [row for row in rows if (row.group.questions, row.group.start, row.split) == place]
-        questions, start, split = place
-        console.table(
-            f"{questions}, from {start}: {shown[0].questions} {split} questions, avg@{shown[0].n}",
-            [
-                "method", "runs", "before", "after", "change", "lowest-highest", f"against {baseline}",
-                "maj before", "maj after", "majority ratio", "label accuracy",
-            ],
-            [
-                [
-                    row.group.label,
-                    str(len(row.group.runs)),
-                    _interval(row.before),
-                    _interval(row.after),
-                    _signed(row.change),
-                    f"{row.lowest:.3f}-{row.highest:.3f}",
-                    _signed(row.against),
-                    number(row.maj_before),
-                    number(row.maj_after),
-                    f"{number(row.ratio_first, 2)} > {number(row.ratio_last, 2)}",
-                    number(row.label_accuracy),
-                ]
-                for row in shown
-            ],
-        )  # fmt: skip
-
-
-def _counts(*counts: int) -> str:
-    """Join counts; a dash where nothing was counted, such as rewards of a run without its rollouts."""
-    return "/".join(map(str, counts)) if any(counts) else "-"
-
-
-def _interval(estimate: Estimate) -> str:
-    return interval(estimate.value, estimate.low, estimate.high)
-
-
-def _signed(estimate: Estimate) -> str:
-    if math.isnan(estimate.value):
-        return "-"
-    return f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f})"
+def _signed(row: Mapping[str, Any], name: str) -> str:
+    value, low, high = (row[name + end] for end in ("", "_low", "_high"))
+    return "-" if math.isnan(value) else f"{value:+.3f} ({low:+.3f} to {high:+.3f})"

@@ -32,6 +32,15 @@ class Estimate:
     low: float
     high: float
 
+    @staticmethod
+    def of_draws(value: float, draws: NDArray[np.float64]) -> Estimate:
+        """Return a number with the 95 % percentile interval of its draws; NaN draws are left out."""
+        low, high = np.nanquantile(draws, [0.025, 0.975])
+        return Estimate(float(value), float(low), float(high))
+
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+
 
 @dataclass(frozen=True, slots=True)
 class QuestionScore:
@@ -63,8 +72,13 @@ class Accuracy:
 
     @property
     def n_label(self) -> str:
-        """The n of avg@n and maj@n: "16", or "8-16" where questions differ."""
-        return str(self.n_low) if self.n_low == self.n_high else f"{self.n_low}-{self.n_high}"
+        """The n of avg@n and maj@n."""
+        return n_label(self.n_low, self.n_high)
+
+
+def n_label(low: int, high: int) -> str:
+    """The n of avg@n as it is shown: "16", or "8-16" where questions differ."""
+    return str(low) if low == high else f"{low}-{high}"
 
 
 def avg_at_n(n_correct_B: ArrayLike, n_B: ArrayLike) -> float:
@@ -79,7 +93,16 @@ def avg_at_n(n_correct_B: ArrayLike, n_B: ArrayLike) -> float:
 
 def maj_at_n(maj_correct_B: Iterable[bool | None]) -> float:
     """Share of questions whose majority vote is right; those without a verdict (None) are left out."""
-    known = [bool(value) for value in maj_correct_B if value is not None]
+    return known_mean(maj_correct_B)
+
+
+def known_mean(values: Iterable[object]) -> float:
+    """Mean of the finite numbers among ``values``; NaN where there is none.
+
+    >>> known_mean([1, None, math.nan, 2.0])
+    1.5
+    """
+    known = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
     return sum(known) / len(known) if known else math.nan
 
 
@@ -136,7 +159,7 @@ def clustered_bootstrap(
     values_B = np.asarray(value_B, dtype=np.float64)
     kept_B = np.isfinite(values_B)
     if not kept_B.any():
-        return Estimate(math.nan, math.nan, math.nan)
+        return UNKNOWN
     names = [name for name, keep in zip(cluster_B, kept_B.tolist(), strict=True) if keep]
     _, index_B = np.unique(np.asarray(names, dtype=object).astype(str), return_inverse=True)
     sum_C = np.bincount(index_B, weights=values_B[kept_B])
@@ -217,9 +240,9 @@ def powers_of_four(n: int) -> list[int]:
     return result
 
 
-def evaluation_scores(table: pa.Table) -> dict[tuple[int, str], list[QuestionScore]]:
-    """Group the rows of an EVALUATIONS table by (step, split); rows without a gold answer are left out."""
-    result: dict[tuple[int, str], list[QuestionScore]] = {}
+def evaluation_scores(table: pa.Table) -> dict[str, dict[int, list[QuestionScore]]]:
+    """Group the rows of an EVALUATIONS table by split and ascending step; those without gold are left out."""
+    found: dict[tuple[int, str], list[QuestionScore]] = {}
     for row in table.to_pylist():
         if row["gold"] is None or row["n"] < 1:
             continue
@@ -232,8 +255,11 @@ def evaluation_scores(table: pa.Table) -> dict[tuple[int, str], list[QuestionSco
             source=row["source"],
             gold=row["gold"],
         )
-        result.setdefault((row["step"], row["split"]), []).append(score)
-    return dict(sorted(result.items()))
+        found.setdefault((row["step"], row["split"]), []).append(score)
+    result: dict[str, dict[int, list[QuestionScore]]] = {}
+    for step, split in sorted(found):
+        result.setdefault(split, {})[step] = found[step, split]
+    return result
 
 
 def _counts(n_correct_B: ArrayLike, n_B: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -24,6 +24,15 @@ class Span(NamedTuple):
         """Return ``1-15``, or ``1`` for a single step."""
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
+    def holds(self, step: int) -> bool:
+        """Whether a step lies in the block."""
+        return self.first <= step <= self.last
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """What a table says of the block."""
+        return {"first_step": self.first, "last_step": self.last}
+
 
 def spans(steps: Sequence[int], size: int = STEPS) -> list[Span]:
     """Cut the steps into blocks of ``size`` step numbers; empty blocks are left out.

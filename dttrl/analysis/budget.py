@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 from numpy.typing import NDArray
 
 from dttrl.analysis.accuracy import Estimate
+from dttrl.analysis.frames import frame
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
 from dttrl.offline import expand, has_confidence, vote_weights
@@ -59,25 +61,14 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One number of the table."""
-
-    budget: int
-    method: str
-    benchmark: str
-    accuracy: Estimate
-    questions: int
-    repeats: int
-    """Distinct draws: 1 where the budget is all there is."""
-    tie_rate: float
-
-
-@dataclass
 class BudgetTable:
-    """The cells, with what was left out and why."""
+    """A row per budget, method and benchmark, and what was left out and why.
 
-    cells: list[Cell] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    ``repeats`` are distinct draws: 1 where the budget is all there is.
+    """
+
+    cells: pd.DataFrame
+    notes: list[str]
 
 
 def read_benchmark(
@@ -134,7 +125,8 @@ def budget_table(
     ``progress`` is told the number of votes done.
     """
     parsed = _parse(methods)
-    table = BudgetTable()
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
     votes = 0
 
     def tell(count: int) -> None:
@@ -148,11 +140,11 @@ def budget_table(
         raise InputError(f"several benchmarks have one name: {', '.join(names)}; rename the files")
     for benchmark in benchmarks:
         if benchmark.without_gold:
-            table.notes.append(
+            notes.append(
                 f"{benchmark.name}: {benchmark.without_gold} questions without a gold answer are left out"
             )
-        chosen = _reachable(benchmark, budgets, table.notes)
-        standing = _able(benchmark, parsed, table.notes)
+        chosen = _reachable(benchmark, budgets, notes)
+        standing = _able(benchmark, parsed, notes)
         if not chosen or not standing:
             continue
         grid = _grid(benchmark, standing, chosen, repeats=repeats, seed=seed, workers=workers, tell=tell)
@@ -160,19 +152,22 @@ def budget_table(
         for budget in chosen:
             for name, _ in standing:
                 right_BR, tie_BR = grid[budget, name]
-                questions, distinct = right_BR.shape
-                estimate = _estimate(right_BR, weights)
-                tie_rate = float(tie_BR.mean())
-                table.cells.append(
-                    Cell(budget, name, benchmark.name, estimate, questions, distinct, tie_rate)
-                )
-    if not table.cells:
+                rows.append({
+                    "budget": budget,
+                    "method": name,
+                    "benchmark": benchmark.name,
+                    "accuracy": _estimate(right_BR, weights),
+                    "tie_rate": tie_BR.mean(),
+                    "questions": right_BR.shape[0],
+                    "repeats": right_BR.shape[1],
+                })  # fmt: skip
+    if not rows:
         reach = ", ".join(f"{benchmark.name}: {benchmark.poorest[0]}" for benchmark in benchmarks)
         raise InputError(
             f"every budget exceeds the samples ({reach} for the question with the fewest): nothing is "
             "extrapolated; give smaller --budget or more samples"
         )
-    return table
+    return BudgetTable(frame(rows), notes)
 
 
 def draws(
@@ -189,35 +184,6 @@ def draws(
         np.arange(size)[None, :] if budget >= size else np.sort(order_RN[:, :budget], axis=1)
         for budget in budgets
     ]
-
-
-def budget_frame(table: BudgetTable) -> pa.Table:
-    """Return one row a cell, accuracy as a fraction with its interval in ``_low`` and ``_high``."""
-    schema = pa.schema(
-        [
-            ("budget", pa.int64()),
-            ("method", pa.string()),
-            ("benchmark", pa.string()),
-            *((name, pa.float64()) for name in ("accuracy", "accuracy_low", "accuracy_high", "tie_rate")),
-            ("questions", pa.int64()),
-            ("repeats", pa.int64()),
-        ]
-    )
-    records = [
-        {
-            "budget": cell.budget,
-            "method": cell.method,
-            "benchmark": cell.benchmark,
-            "accuracy": cell.accuracy.value,
-            "accuracy_low": cell.accuracy.low,
-            "accuracy_high": cell.accuracy.high,
-            "tie_rate": cell.tie_rate,
-            "questions": cell.questions,
-            "repeats": cell.repeats,
-        }
-        for cell in table.cells
-    ]
-    return pa.Table.from_pylist(records, schema=schema)
 
 
 def _parse(names: Sequence[str]) -> Parsed:
@@ -326,5 +292,4 @@ def _estimate(right_BR: BoolArray, weights: tuple[FloatArray, FloatArray]) -> Es
     value_BR = right_BR.astype(np.float64)
     by_repeat_KR = question_KB @ value_BR
     means_K = by_repeat_KR[:, 0] if value_BR.shape[1] == 1 else (by_repeat_KR * repeat_KR).sum(axis=1)
-    low, high = np.quantile(means_K, [0.025, 0.975])
-    return Estimate(float(value_BR.mean()), float(low), float(high))
+    return Estimate.of_draws(value_BR.mean(), means_K)

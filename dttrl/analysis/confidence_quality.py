@@ -7,17 +7,19 @@ the rollouts of one question, which is all that a vote among them can use. 0.5 i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 
-from dttrl.analysis.blocks import STEPS, Span, spans
+from dttrl.analysis.accuracy import known_mean
+from dttrl.analysis.blocks import STEPS, spans
+from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.step_rollouts import rollout_files, scored_steps
+from dttrl.analysis.runs import rollout_files
+from dttrl.analysis.step_rollouts import scored_steps
 from dttrl.answers.extraction import extract
 from dttrl.confidence import Measure, Region, trajectory_confidence
 from dttrl.errors import InputError
@@ -31,23 +33,6 @@ _TEXT = ("text", "token_offset", "token_confidence", "token_logprob", "token_ent
 
 Key = tuple[str, str, str]
 """Source, measure, region."""
-
-
-@dataclass(frozen=True)
-class Separation:
-    """How well one confidence separates right from wrong rollouts of one source in one block."""
-
-    group: RunGroup
-    source: str
-    measure: str
-    region: str
-    span: Span
-    n: int
-    accuracy: float
-    pooled: float
-    """Mean over steps of the AUROC over all rollouts of the step; NaN where none has both kinds."""
-    within: float
-    """Mean over questions of the AUROC among the rollouts of one question of one step."""
 
 
 @dataclass
@@ -66,10 +51,12 @@ def confidence_quality(
     size: int = STEPS,
     every: int = 1,
     progress: Callable[[int], None] | None = None,
-) -> list[Separation]:
-    """Measure a group of runs; raises InputError where one kept no rollouts or has no gold answers.
+) -> pd.DataFrame:
+    """Measure a group of runs: a row per source, measure, region and block.
 
-    ``every``: only every so many saved steps are read.
+    ``auroc`` is the mean over steps of the pooled AUROC, ``auroc_within`` the mean over questions of that
+    within; NaN where none has rollouts of both kinds. ``every``: only every so many saved steps are read.
+    Raises InputError where a run kept no rollouts or has no gold answers.
     """
     parsed = {str(Region.parse(text)): Region.parse(text) for text in regions}
     gathered: dict[tuple[int, Key], _Gathered] = {}
@@ -88,33 +75,7 @@ def confidence_quality(
                 progress(done)
     if not gathered:
         raise InputError(f"{group.runs[0]}: its questions have no gold answers, so nothing can be right")
-    return _summaries(group, gathered, size)
-
-
-def separation_frame(found: Sequence[Separation]) -> pa.Table:
-    """Return one row a (group, source, measure, region, block)."""
-    rows: list[dict[str, Any]] = [
-        {
-            "questions": item.group.questions,
-            "start": item.group.start,
-            "method": item.group.label,
-            "source": item.source,
-            "measure": item.measure,
-            "region": item.region,
-            "first_step": item.span.first,
-            "last_step": item.span.last,
-            "n": item.n,
-            "accuracy": item.accuracy,
-            "auroc": _null(item.pooled),
-            "auroc_within": _null(item.within),
-        }
-        for item in found
-    ]
-    texts = ("questions", "start", "method", "source", "measure", "region")
-    fields = [(name, pa.string()) for name in texts]
-    fields += [(name, pa.int64()) for name in ("first_step", "last_step", "n")]
-    fields += [(name, pa.float64()) for name in ("accuracy", "auroc", "auroc_within")]
-    return pa.Table.from_pylist(rows, schema=pa.schema(fields))
+    return frame(_rows(group, gathered, size))
 
 
 def _add_step(
@@ -145,37 +106,20 @@ def _add_step(
             part.right += int(right_RN.sum())
 
 
-def _summaries(group: RunGroup, gathered: dict[tuple[int, Key], _Gathered], size: int) -> list[Separation]:
+def _rows(group: RunGroup, gathered: dict[tuple[int, Key], _Gathered], size: int) -> Iterator[dict[str, Any]]:
     blocks = spans([step for step, _ in gathered], size)
-    found = []
     for key in dict.fromkeys(key for _, key in gathered):
         for span in blocks:
-            inside = [
-                part
-                for (step, other), part in gathered.items()
-                if other == key and span.first <= step <= span.last
-            ]
+            inside = [part for (step, other), part in gathered.items() if other == key and span.holds(step)]
             if not inside:
                 continue
             n = sum(part.n for part in inside)
-            found.append(
-                Separation(
-                    group,
-                    *key,
-                    span=span,
-                    n=n,
-                    accuracy=sum(part.right for part in inside) / n,
-                    pooled=_mean([value for part in inside for value in part.pooled]),
-                    within=_mean([value for part in inside for value in part.within]),
-                )
-            )
-    return found
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if math.isfinite(value)]
-    return sum(known) / len(known) if known else math.nan
-
-
-def _null(value: float) -> float | None:
-    return None if math.isnan(value) else value
+            yield {
+                **group.columns,
+                **dict(zip(("source", "measure", "region"), key, strict=True)),
+                **span.columns,
+                "n": n,
+                "accuracy": sum(part.right for part in inside) / n,
+                "auroc": known_mean(value for part in inside for value in part.pooled),
+                "auroc_within": known_mean(value for part in inside for value in part.within),
+            }

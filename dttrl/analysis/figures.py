@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,15 @@ import matplotlib
 matplotlib.use("Agg")
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dttrl.analysis.budget import Cell
-from dttrl.analysis.comparison import ComparisonRow
-from dttrl.analysis.confidence_quality import Separation
+from dttrl.analysis.blocks import Span
+from dttrl.analysis.grouping import title as group_title
 from dttrl.analysis.label_quality import LabelQuality
-from dttrl.analysis.majority import TITLES, GroupCurve
+from dttrl.analysis.majority_ratio import TITLES, known_measures
 from dttrl.analysis.shift import ShiftCurve
 from dttrl.errors import InputError
 from dttrl.outputs import check_new_file, replacing
@@ -53,164 +54,152 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def accuracy_majority(groups: Sequence[GroupCurve], *, title: str | None = None) -> Figure:
+@matplotlib.rc_context(_STYLE)
+def accuracy_majority(table: pd.DataFrame, *, title: str | None = None) -> Figure:
     """Draw the votes in training (left) and the accuracy of each split (right) over steps.
 
     The right panel is left out where no group has gold answers. One group: a colour a split, named in the
     legend. Several: a colour a group, and the line style says which measure and split it is. Bands: lowest
     to highest run of a group.
     """
-    votes, accuracy = _PANELS
-    panels = [votes, accuracy] if any(g.knows(name) for g in groups for name in accuracy[1]) else [votes]
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
-        all_axes = figure.subplots(1, len(panels), sharex=True, squeeze=False)[0]
-        for axes, (panel_title, styles) in zip(all_axes, panels, strict=True):
-            for index, group in enumerate(groups):
-                _lines(axes, group, styles, None if len(groups) == 1 else _COLORS[index % len(_COLORS)])
-            known = [name for name in styles if any(group.knows(name) for group in groups)]
-            _dress(axes, panel_title, [] if len(groups) == 1 else [(TITLES[n], styles[n]) for n in known])
-        heading = title or (_group_title(groups[0]) if len(groups) == 1 else None)
-        if heading:
-            figure.suptitle(heading, fontsize=10)
-        return figure
+    measures = known_measures(table)
+    panels = [panel for panel in _PANELS if panel is _PANELS[0] or set(panel[1]) & set(measures)]
+    groups = list(table.groupby("method", sort=False))
+    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+    all_axes = figure.subplots(1, len(panels), sharex=True, squeeze=False)[0]
+    for axes, (panel_title, styles) in zip(all_axes, panels, strict=True):
+        for index, (_, group) in enumerate(groups):
+            _lines(axes, group, styles, None if len(groups) == 1 else _COLORS[index % len(_COLORS)])
+        gray = [(TITLES[name], style) for name, style in styles.items() if name in measures]
+        _dress(axes, panel_title, [] if len(groups) == 1 else gray)
+    heading = title or (_group_title(groups[0][1]) if len(groups) == 1 else None)
+    if heading:
+        figure.suptitle(heading, fontsize=10)
+    return figure
 
 
-def budget_panels(cells: Sequence[Cell]) -> Figure:
+@matplotlib.rc_context(_STYLE)
+def budget_panels(cells: pd.DataFrame) -> Figure:
     """Draw accuracy against voting budget, a panel a benchmark, a colour a method; bands are intervals."""
-    names = list(dict.fromkeys(cell.benchmark for cell in cells))
-    methods = list(dict.fromkeys(cell.method for cell in cells))
-    columns = min(len(names), 3)
-    rows = -(-len(names) // columns)
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(1.0 + 3.4 * columns, 3.2 * rows), layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes, name in zip(panels, names, strict=False):
-            for index, method in enumerate(methods):
-                line = [cell for cell in cells if (cell.benchmark, cell.method) == (name, method)]
-                if line:
-                    _budget_line(
-                        axes, line, method, _COLORS[index % len(_COLORS)], _DASHES[index // len(_COLORS)]
-                    )
-            budgets = sorted({cell.budget for cell in cells if cell.benchmark == name})
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(budgets, [str(budget) for budget in budgets])
-            axes.minorticks_off()
-            axes.set_xlabel("voting budget")
-            axes.set_title(name, fontsize=9)
-        for axes in panels[len(names) :]:
-            axes.set_visible(False)
-        panels[0].set_ylabel("accuracy (%)")
-        panels[0].legend(fontsize=7)
-        return figure
+    styles = _line_styles(cells["method"])
+    figure, panels = _grid(cells["benchmark"].nunique(), width=3.4)
+    for axes, (name, benchmark) in zip(panels, cells.groupby("benchmark", sort=False), strict=True):
+        for method, line in benchmark.sort_values("budget", kind="stable").groupby("method", sort=False):
+            color, style = styles[method]
+            axes.plot(
+                line["budget"], 100 * line["accuracy"], color=color, linestyle=style, marker="o",
+                markersize=3, linewidth=1.5, label=method,
+            )  # fmt: skip
+            low, high = 100 * line["accuracy_low"], 100 * line["accuracy_high"]
+            axes.fill_between(line["budget"], low, high, color=color, alpha=0.06, linewidth=0)
+        budgets = sorted(benchmark["budget"].unique().tolist())
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(budgets, [str(budget) for budget in budgets])
+        axes.minorticks_off()
+        axes.set_xlabel("voting budget")
+        axes.set_title(name, fontsize=9)
+    panels[0].set_ylabel("accuracy (%)")
+    panels[0].legend(fontsize=7)
+    return figure
 
 
+@matplotlib.rc_context(_STYLE)
 def shift_panels(curves: Sequence[ShiftCurve], *, bins: int = 80) -> Figure:
     """Draw the distribution of each block (a panel a group, light to dark) and the shifts of all groups."""
-    with matplotlib.rc_context(_STYLE):
-        figure, panels = _grid(len(curves) + 1)
-        for axes, curve in zip(panels, curves, strict=False):
-            pooled = np.concatenate([block.value_N for block in curve.blocks])
-            low, high = np.quantile(pooled, [0.002, 0.998]).tolist()
-            edges = np.linspace(low, high, bins + 1)
-            colors = matplotlib.colormaps["viridis_r"](np.linspace(0.1, 1.0, len(curve.blocks)))
-            for block, color in zip(curve.blocks, colors, strict=True):
-                density, _ = np.histogram(block.value_N, edges)
-                height = density / (block.value_N.size * np.diff(edges))
-                axes.stairs(height, edges, color=color, linewidth=1.2, label=f"steps {block.span}")
-            axes.set(xlabel="confidence", ylabel="density")
-            axes.set_title(curve.group.title, fontsize=8)
-            axes.legend(fontsize=6)
-        axes = panels[len(curves)]
-        for index, curve in enumerate(curves):
-            moved = curve.blocks[1:]
-            axes.plot(
-                [block.span.last for block in moved], [block.relative_shift for block in moved],
-                color=_COLORS[index % len(_COLORS)], marker="o", markersize=3, label=curve.group.title,
-            )  # fmt: skip
-        axes.axhline(0.0, color="black", linewidth=0.8)
-        axes.set(xlabel="step", ylabel="shift (standard deviations)")
-        axes.set_title("shift from the block before", fontsize=9)
-        if any(len(curve.blocks) > 1 for curve in curves):
-            axes.legend(fontsize=6)
-        return figure
+    figure, panels = _grid(len(curves) + 1)
+    for axes, curve in zip(panels, curves, strict=False):
+        low, high = np.quantile(np.concatenate(curve.values), [0.002, 0.998]).tolist()
+        edges = np.linspace(low, high, bins + 1)
+        colors = matplotlib.colormaps["viridis_r"](np.linspace(0.1, 1.0, len(curve.values)))
+        spans = map(Span, curve.table["first_step"], curve.table["last_step"])
+        for span, value_N, color in zip(spans, curve.values, colors, strict=True):
+            density, _ = np.histogram(value_N, edges)
+            height = density / (value_N.size * np.diff(edges))
+            axes.stairs(height, edges, color=color, linewidth=1.2, label=f"steps {span}")
+        axes.set(xlabel="confidence", ylabel="density")
+        axes.set_title(curve.group.title, fontsize=8)
+        axes.legend(fontsize=6)
+    axes = panels[-1]
+    for curve, color in zip(curves, cycle(_COLORS), strict=False):
+        axes.plot(
+            "last_step", "relative_shift", data=curve.table[1:], color=color, marker="o", markersize=3,
+            label=curve.group.title,
+        )  # fmt: skip
+    axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.set(xlabel="step", ylabel="shift (standard deviations)")
+    axes.set_title("shift from the block before", fontsize=9)
+    if any(len(curve.values) > 1 for curve in curves):
+        axes.legend(fontsize=6)
+    return figure
 
 
+@matplotlib.rc_context(_STYLE)
 def label_panels(measured: Sequence[LabelQuality]) -> Figure:
     """Draw label accuracy (solid) with reward accuracy (dashed), AUROC within questions, and calibration."""
-    with matplotlib.rc_context(_STYLE):
-        known = any(quality.calibration for quality in measured)
-        figure, panels = _grid(3 if known else 2)
-        for index, quality in enumerate(measured):
-            color = _COLORS[index % len(_COLORS)]
-            steps = [block.span.last for block in quality.blocks]
-            for axes, name, style in (
-                (panels[0], "label_accuracy", "-"),
-                (panels[0], "reward_accuracy", "--"),
-                (panels[1], "auroc_within", "-"),
-            ):
-                axes.plot(
-                    steps, [block.means[name] for block in quality.blocks], style, color=color, marker="o",
-                    markersize=3, label=quality.group.title if style == "-" else None,
-                )  # fmt: skip
-            if quality.calibration:
-                panels[2].plot(
-                    [row.probability for row in quality.calibration],
-                    [row.right for row in quality.calibration],
-                    color=color, marker="o", markersize=3,
-                )  # fmt: skip
-        gray = [("label accuracy", "-"), ("reward accuracy", "--")]
-        _dress(panels[0], "labels", gray)
-        _dress(panels[1], "AUROC of confidence within questions", [])
-        panels[1].axhline(0.5, color="black", linewidth=0.8)
-        if known:
-            panels[2].plot([0, 1], [0, 1], color="black", linewidth=0.8)
-            panels[2].set(xlabel="P(positive | confidence)", ylabel="share right", ylim=(-0.02, 1.02))
-            panels[2].set_title("calibration of the mixture", fontsize=9)
-        return figure
+    known = any(len(quality.calibration) for quality in measured)
+    figure, panels = _grid(3 if known else 2)
+    lines = ((0, "label_accuracy", "-"), (0, "reward_accuracy", "--"), (1, "auroc_within", "-"))
+    for quality, color in zip(measured, cycle(_COLORS), strict=False):
+        for panel, name, style in lines:
+            panels[panel].plot(
+                quality.blocks["last_step"], quality.blocks[name], style, color=color, marker="o",
+                markersize=3, label=quality.group.title if style == "-" else None,
+            )  # fmt: skip
+        if len(quality.calibration):
+            dots = quality.calibration
+            panels[2].plot("probability", "right", data=dots, color=color, marker="o", markersize=3)
+    _dress(panels[0], "labels", [("label accuracy", "-"), ("reward accuracy", "--")])
+    _dress(panels[1], "AUROC of confidence within questions", [])
+    panels[1].axhline(0.5, color="black", linewidth=0.8)
+    if known:
+        panels[2].plot([0, 1], [0, 1], color="black", linewidth=0.8)
+        panels[2].set(xlabel="P(positive | confidence)", ylabel="share right", ylim=(-0.02, 1.02))
+        panels[2].set_title("calibration of the mixture", fontsize=9)
+    return figure
 
 
-def separation_panels(found: Sequence[Separation]) -> Figure:
+@matplotlib.rc_context(_STYLE)
+def separation_panels(found: pd.DataFrame) -> Figure:
     """Draw the AUROC within questions over steps: a panel a group and source, a colour a confidence."""
-    places = list(dict.fromkeys((item.group.title, item.source) for item in found))
-    kinds = list(dict.fromkeys((item.measure, item.region) for item in found))
-    with matplotlib.rc_context(_STYLE):
-        figure, panels = _grid(len(places))
-        for axes, place in zip(panels, places, strict=False):
-            for index, kind in enumerate(kinds):
-                line = [
-                    item
-                    for item in found
-                    if (item.group.title, item.source, item.measure, item.region) == (*place, *kind)
-                ]
-                axes.plot(
-                    [item.span.last for item in line], [item.within for item in line],
-                    color=_COLORS[index % len(_COLORS)], linestyle=_DASHES[index // len(_COLORS) % 4],
-                    marker="o", markersize=3, label=", ".join(kind),
-                )  # fmt: skip
-            axes.axhline(0.5, color="black", linewidth=0.8)
-            _dress(axes, ": ".join(place), [])
-        return figure
+    places = list(found.groupby(["method", "questions", "start", "source"], sort=False))
+    styles = _line_styles(found["measure"] + ", " + found["region"])
+    figure, panels = _grid(len(places))
+    for axes, ((*names, source), place) in zip(panels, places, strict=True):
+        for kind, (color, style) in styles.items():
+            line = place[place["measure"] + ", " + place["region"] == kind]
+            axes.plot(
+                line["last_step"], line["auroc_within"], color=color, linestyle=style, marker="o",
+                markersize=3, label=kind,
+            )  # fmt: skip
+        axes.axhline(0.5, color="black", linewidth=0.8)
+        _dress(axes, f"{group_title(*names)}: {source}", [])
+    return figure
 
 
-def comparison_panels(rows: Sequence[ComparisonRow]) -> Figure:
+@matplotlib.rc_context(_STYLE)
+def comparison_panels(table: pd.DataFrame) -> Figure:
     """Draw avg@n after training, a panel a question set, start and split; a line marks where it began."""
-    places = list(dict.fromkeys((row.group.questions, row.group.start, row.split) for row in rows))
-    most = max(sum((r.group.questions, r.group.start, r.split) == place for r in rows) for place in places)
-    with matplotlib.rc_context(_STYLE):
-        figure, panels = _grid(len(places), height=1.2 + 0.24 * most, width=4.8)
-        for axes, place in zip(panels, places, strict=False):
-            shown = [row for row in rows if (row.group.questions, row.group.start, row.split) == place]
-            for height, row in enumerate(shown):
-                color = _COLORS[0 if row.split == "train" else 1]
-                axes.plot([row.after.low, row.after.high], [height, height], color=color, linewidth=1.5)
-                axes.plot([row.after.value], [height], "o", color=color, markersize=4)
-            axes.axvline(float(np.mean([row.before.value for row in shown])), color="gray", linestyle="--")
-            axes.set_yticks(range(len(shown)), [row.group.label for row in shown], fontsize=7)
-            axes.set_ylim(len(shown) - 0.5, -0.5)
-            axes.set_xlabel(f"avg@{shown[0].n} (dashed: before)")
-            axes.set_title(", ".join(place), fontsize=8)
-        return figure
+    places = list(table.groupby(["questions", "start", "split"], sort=False))
+    figure, panels = _grid(len(places), height=1.2 + 0.24 * max(len(shown) for _, shown in places), width=4.8)
+    for axes, (place, shown) in zip(panels, places, strict=True):
+        color = _COLORS[0 if place[2] == "train" else 1]
+        for height, row in enumerate(shown.itertuples()):
+            axes.plot([row.after_low, row.after_high], [height, height], color=color, linewidth=1.5)
+            axes.plot([row.after], [height], "o", color=color, markersize=4)
+        axes.axvline(float(np.mean(shown["before"].to_list())), color="gray", linestyle="--")
+        axes.set_yticks(range(len(shown)), shown["method"].to_list(), fontsize=7)
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.set_xlabel(f"avg@{shown['n'].iloc[0]} (dashed: before)")
+        axes.set_title(", ".join(place), fontsize=8)
+    return figure
+
+
+def _line_styles(names: pd.Series) -> dict[str, tuple[str, str]]:
+    """Return a colour and a dash for each name, in order of first appearance."""
+    return {
+        name: (_COLORS[index % len(_COLORS)], _DASHES[index // len(_COLORS) % len(_DASHES)])
+        for index, name in enumerate(names.unique())
+    }
 
 
 def _grid(count: int, *, height: float = 3.2, width: float = 3.6) -> tuple[Figure, list[Axes]]:
@@ -251,46 +240,28 @@ def check_figure(path: Path, *, overwrite: bool) -> None:
     check_new_file(path, overwrite=overwrite)
 
 
-def _group_title(group: GroupCurve) -> str:
-    return f"{group.label} ({len(group.runs)} runs)" if len(group.runs) > 1 else group.label
+def _group_title(group: pd.DataFrame) -> str:
+    name, runs = group["method"].iloc[0], group["runs"].max()
+    return f"{name} ({runs} runs)" if runs > 1 else str(name)
 
 
-def _lines(axes: Axes, group: GroupCurve, styles: Mapping[str, str], color: str | None) -> None:
+def _lines(axes: Axes, group: pd.DataFrame, styles: Mapping[str, str], color: str | None) -> None:
     """Draw the measures of a group in its colour or, where it has none, in one a split, each labelled."""
     label: str | None = _group_title(group)
-    for name, style in styles.items():
-        if not group.knows(name):
+    for name in known_measures(group):
+        if name not in styles:
             continue
-        if color is None:
-            _line(axes, group, name, _COLORS[1 if name.startswith("heldout") else 0], style, TITLES[name])
-        else:
-            _line(axes, group, name, color, style, label)
-            label = None  # the legend has a group once
-
-
-def _budget_line(axes: Axes, line: Sequence[Cell], label: str, color: str, style: str) -> None:
-    line = sorted(line, key=lambda cell: cell.budget)
-    budgets = [cell.budget for cell in line]
-    mean, low, high = (
-        [100 * getattr(cell.accuracy, name) for cell in line] for name in ("value", "low", "high")
-    )
-    axes.plot(
-        budgets, mean, color=color, linestyle=style, marker="o", markersize=3, linewidth=1.5, label=label
-    )
-    axes.fill_between(budgets, low, high, color=color, alpha=0.06, linewidth=0)
-
-
-def _line(axes: Axes, group: GroupCurve, name: str, color: str, style: str, label: str | None) -> None:
-    known_S = np.isfinite(group.mean[name])
-    step_S = group.step_S[known_S]
-    marker = "o" if step_S.size < 12 else None
-    axes.plot(
-        step_S, group.mean[name][known_S], color=color, linestyle=style, marker=marker, markersize=3,
-        linewidth=1.5 if style == "-" else 1.0, label=label,
-    )  # fmt: skip
-    if len(group.runs) > 1:
-        low_S, high_S = group.low[name][known_S], group.high[name][known_S]
-        axes.fill_between(step_S, low_S, high_S, color=color, alpha=0.15, linewidth=0)
+        line = group[group[name].notna()]
+        chosen = color or _COLORS[1 if name.startswith("heldout") else 0]
+        axes.plot(
+            line["step"], line[name], color=chosen, linestyle=styles[name], markersize=3,
+            marker="o" if len(line) < 12 else None, linewidth=1.5 if styles[name] == "-" else 1.0,
+            label=label if color else TITLES[name],
+        )  # fmt: skip
+        if group["runs"].max() > 1:
+            low, high = line[f"{name}_low"], line[f"{name}_high"]
+            axes.fill_between(line["step"], low, high, color=chosen, alpha=0.15, linewidth=0)
+        label = None  # the legend has a group once
 
 
 def _dress(axes: Axes, title: str, gray: Sequence[tuple[str, str]]) -> None:

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dttrl.analysis.majority import EVALUATION_FILE, INCIDENTAL, read_config
+from dttrl.analysis.runs import expand_runs, read_config, read_records
 from dttrl.schemas import EVALUATIONS
-from dttrl.tables import read_table
 
+INCIDENTAL = frozenset({
+    "seed", "run", "device", "threads", "batch_size", "checkpoint_every", "keep_tokens", "keep_rollouts",
+})  # fmt: skip
+"""Settings that say where and how long a run ran, not what it did: runs that differ only here are a group."""
 _APART = frozenset({"method", "model", "questions", "heldout"})
 """Settings that a group has a column of its own for."""
 
@@ -39,12 +42,22 @@ class RunGroup:
     @property
     def title(self) -> str:
         """Label, question set and start in one line."""
-        return f"{self.label}, {self.questions}, from {self.start}"
+        return title(self.label, self.questions, self.start)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """What a table says of the group."""
+        return {"questions": self.questions, "start": self.start, "method": self.label}
+
+
+def title(label: str, questions: str, start: str) -> str:
+    """Label, question set and start of a group in one line."""
+    return f"{label}, {questions}, from {start}"
 
 
 def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
-    """Group run folders in order of first appearance; raises InputError for what is no run folder."""
-    folders = list(dict.fromkeys(runs))
+    """Group runs in order of first appearance; raises InputError for what is no run."""
+    folders = expand_runs(runs)
     settings = [read_config(run) for run in folders]
     sets = [_question_set(run, config) for run, config in zip(folders, settings, strict=True)]
     usual = _usual(settings)
@@ -64,10 +77,21 @@ def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
     return groups
 
 
+def telling_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return each run's method with all settings in which the runs of its method differ."""
+    labels = []
+    for config in settings:
+        peers = [other for other in settings if other["method"] == config["method"]]
+        names = sorted({name for other in peers for name in other} - INCIDENTAL)
+        differing = [n for n in names if any(other.get(n) != config.get(n) for other in peers)]
+        labels.append(" ".join([str(config["method"]), *(f"{n}={config.get(n)}" for n in differing)]))
+    return labels
+
+
 def _question_set(run: Path, config: Mapping[str, Any]) -> str:
-    path = run / EVALUATION_FILE
-    if path.is_file():
-        sources = read_table(path, EVALUATIONS, columns=["source"]).column("source").unique().to_pylist()
+    evaluations = read_records(run, EVALUATIONS, columns=["source"])
+    if evaluations is not None:
+        sources = evaluations.column("source").unique().to_pylist()
         named = sorted(str(source) for source in sources if source is not None)
         if named:
             return "+".join(named)

@@ -9,28 +9,29 @@ need the step rollouts; the rest comes from ``labels.parquet`` and ``metrics.jso
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 from numpy.typing import NDArray
 
+from dttrl.analysis.accuracy import known_mean
 from dttrl.analysis.blocks import STEPS, Span, spans
+from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.majority import LABEL_FILE, read_metrics
+from dttrl.analysis.runs import read_metrics, read_records
 from dttrl.analysis.step_rollouts import scored_steps
 from dttrl.answers.equivalence import Verdict
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
 from dttrl.mixture import Mixture
-from dttrl.partition import assign_positive
+from dttrl.partition import assign_positive, centred
 from dttrl.schemas import LABELS
 from dttrl.scored import Scored
 from dttrl.scored_files import column_floats
-from dttrl.tables import read_table
 from dttrl.voting.registry import parse_method
 
 METRICS = (
@@ -42,80 +43,30 @@ BINS = 10
 _MIXTURE = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos")
 
 FloatArray = NDArray[np.float64]
-
-
-@dataclass
-class Confusion:
-    """What became of the plain vote: questions whose majority and whose label are right or wrong."""
-
-    kept: int = 0
-    """Both right."""
-    repaired: int = 0
-    """The majority was wrong and the label is right."""
-    broken: int = 0
-    """The majority was right and the label is wrong."""
-    both_wrong: int = 0
-
-    def add(self, *, majority: bool, label: bool) -> None:
-        """Count a question."""
-        name = ("both_wrong", "broken", "repaired", "kept")[2 * label + majority]
-        setattr(self, name, getattr(self, name) + 1)
-
-
-@dataclass
-class RolloutCounts:
-    """Rollouts by reward and by component of the mixture against whether they are right."""
-
-    rewarded_right: int = 0
-    rewarded_wrong: int = 0
-    unrewarded_right: int = 0
-    unrewarded_wrong: int = 0
-    positive: int = 0
-    positive_right: int = 0
-    negative: int = 0
-    negative_right: int = 0
-
-    @property
-    def right_if_positive(self) -> float:
-        """P(correct | positive); NaN without positives."""
-        return self.positive_right / self.positive if self.positive else math.nan
-
-    @property
-    def right_if_negative(self) -> float:
-        """P(correct | negative); NaN without negatives."""
-        return self.negative_right / self.negative if self.negative else math.nan
-
-
-@dataclass
-class LabelBlock:
-    """A block of steps: means of :data:`METRICS` (NaN: not known) and counts."""
-
-    span: Span
-    means: dict[str, float]
-    confusion: Confusion = field(default_factory=Confusion)
-    rollouts: RolloutCounts = field(default_factory=RolloutCounts)
-
-
-@dataclass(frozen=True)
-class CalibrationBin:
-    """Rollouts whose probability of the positive component lies in [low, high), and the share right."""
-
-    low: float
-    high: float
-    n: int
-    probability: float
-    right: float
+LABELS_COUNTED = ("both_wrong", "broken", "repaired", "kept")
+"""What became of the plain vote of a question: the label and the majority are both wrong; the label is wrong
+and the majority was right; the other way round; both are right."""
+COUNTS = (
+    *(f"labels_{name}" for name in reversed(LABELS_COUNTED)),
+    *(f"rollouts_{reward}_{right}" for reward in ("rewarded", "unrewarded") for right in ("right", "wrong")),
+    *(f"rollouts_{name}" for name in ("positive", "positive_right", "negative", "negative_right")),
+)
+"""What a block counts: questions, and rollouts by reward and by component against whether they are right."""
 
 
 @dataclass(frozen=True)
 class LabelQuality:
-    """A group of runs: its blocks, and the calibration over all its kept steps ([] where there is none)."""
+    """A group of runs: its blocks, and the calibration over all its kept steps.
+
+    ``blocks`` has means of :data:`METRICS` (NaN: not known), :data:`COUNTS`, ``right_if_positive``,
+    P(correct | positive), and ``right_if_negative``, and the calibration's mean of |share right −
+    probability| over rollouts, by bin (expected calibration error). ``calibration`` has the filled bins of
+    P(positive | confidence), [low, high), their mean and the share right; it is empty without rollouts.
+    """
 
     group: RunGroup
-    blocks: list[LabelBlock]
-    calibration: list[CalibrationBin]
-    calibration_error: float
-    """Mean of |share right − probability| over rollouts, by bin (expected calibration error)."""
+    blocks: pd.DataFrame
+    calibration: pd.DataFrame
 
 
 def label_quality(
@@ -126,44 +77,54 @@ def label_quality(
     steps = sorted({step for records in metrics.values() for step in records})
     if not steps:
         raise InputError(f"{group.runs[0]}: the run has no finished step yet (metrics.jsonl is empty)")
-    blocks = [LabelBlock(span, _means(span, list(metrics.values()))) for span in spans(steps, size)]
-    if all(math.isnan(block.means["label_accuracy"]) for block in blocks):
+    rows = {span: _means(span, metrics.values()) | dict.fromkeys(COUNTS, 0) for span in spans(steps, size)}
+    if all(math.isnan(row["label_accuracy"]) for row in rows.values()):
         raise InputError(f"{group.runs[0]}: its questions have no gold answers, so labels cannot be judged")
-    probabilities: list[FloatArray] = []
-    rights: list[NDArray[np.bool_]] = []
+    judged: list[tuple[FloatArray, NDArray[np.bool_]]] = []
     done = 0
     for run in group.runs:
-        _count_labels(run, blocks)
+        _count_labels(run, rows)
         for scored in scored_steps(run, columns=("reward",)):
             done += len(scored.query_id)
             if progress is not None:
                 progress(done)
             record = metrics[run].get(scored.step or 0)
-            block = _block(blocks, scored.step or 0)
-            if record is not None and block is not None:
-                _count_rollouts(scored, record, group.settings, block.rollouts, probabilities, rights)
-    table = calibration(probabilities, rights, bins=bins)
-    total = sum(row.n for row in table)
-    error = sum(row.n * abs(row.right - row.probability) for row in table) / total if total else math.nan
-    return LabelQuality(group, blocks, table, error)
+            row = _row(rows, scored.step or 0)
+            if record is not None and row is not None:
+                judged += _count_rollouts(scored, record, group.settings, row)
+    table = calibration(judged, bins=bins)
+    error = sum(row.n * abs(row.right - row.probability) for row in table.itertuples())
+    names = {**group.columns, "runs": len(group.runs)}
+    blocks = [
+        {
+            **names,
+            **span.columns,
+            **row,
+            **{
+                f"right_if_{name}": _share(row[f"rollouts_{name}_right"], row[f"rollouts_{name}"])
+                for name in ("positive", "negative")
+            },
+            "calibration_error": _share(error, table["n"].sum()),
+        }
+        for span, row in rows.items()
+    ]
+    return LabelQuality(group, frame(blocks), table)
 
 
-def calibration(
-    probabilities: Sequence[FloatArray], rights: Sequence[NDArray[np.bool_]], *, bins: int = BINS
-) -> list[CalibrationBin]:
-    """Return the filled bins of equal width of P(positive | confidence) against the share right."""
-    if not probabilities:
-        return []
-    value_N, right_N = np.concatenate(probabilities), np.concatenate(rights)
+def calibration(judged: Sequence[tuple[FloatArray, NDArray[np.bool_]]], *, bins: int = BINS) -> pd.DataFrame:
+    """Return the filled bins of equal width of P(positive | confidence) against the share right.
+
+    ``judged``: probabilities and whether the rollout is right, in parts.
+    """
+    value_N = np.concatenate([value for value, _ in judged] or [np.empty(0)])
+    right_N = np.concatenate([right for _, right in judged] or [np.empty(0, dtype=bool)])
     index_N = np.minimum((value_N * bins).astype(np.int64), bins - 1)
-    return [
-        CalibrationBin(
-            b / bins, (b + 1) / bins, int(inside.sum()), float(value_N[inside].mean()),
-            float(right_N[inside].mean()),
-        )
+    rows = [
+        (b / bins, (b + 1) / bins, inside_N.sum(), value_N[inside_N].mean(), right_N[inside_N].mean())
         for b in range(bins)
-        if (inside := index_N == b).any()
-    ]  # fmt: skip
+        if (inside_N := index_N == b).any()
+    ]
+    return pd.DataFrame(rows, columns=["low", "high", "n", "probability", "right"])
 
 
 def positive_probability(value_N: FloatArray, mixture: Mixture) -> FloatArray:
@@ -180,111 +141,69 @@ def positive_probability(value_N: FloatArray, mixture: Mixture) -> FloatArray:
     return result
 
 
-def quality_frame(measured: Sequence[LabelQuality]) -> pa.Table:
-    """Return one row a (group, block)."""
-    rows: list[dict[str, Any]] = []
-    for quality in measured:
-        group = quality.group
-        names = {"questions": group.questions, "start": group.start, "method": group.label}
-        for block in quality.blocks:
-            counts = block.rollouts
-            rows.append(
-                {
-                    **names,
-                    "runs": len(group.runs),
-                    "first_step": block.span.first,
-                    "last_step": block.span.last,
-                    **{name: _null(value) for name, value in block.means.items()},
-                    **{f"labels_{name}": count for name, count in vars(block.confusion).items()},
-                    **{f"rollouts_{name}": count for name, count in vars(counts).items()},
-                    "right_if_positive": _null(counts.right_if_positive),
-                    "right_if_negative": _null(counts.right_if_negative),
-                    "calibration_error": _null(quality.calibration_error),
-                }
-            )
-    floats = {*METRICS, "right_if_positive", "right_if_negative", "calibration_error"}
-    texts = {"questions", "start", "method"}
-    fields = [
-        (name, pa.string() if name in texts else pa.float64() if name in floats else pa.int64())
-        for name in (rows[0] if rows else ())
-    ]
-    return pa.Table.from_pylist(rows, schema=pa.schema(fields))
+def _means(span: Span, runs: Iterable[Mapping[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    records = [record for by_step in runs for step, record in by_step.items() if span.holds(step)]
+    return {name: known_mean(record.get(name) for record in records) for name in METRICS}
 
 
-def _means(span: Span, runs: Sequence[Mapping[int, Mapping[str, Any]]]) -> dict[str, float]:
-    records = [
-        record for by_step in runs for step, record in by_step.items() if span.first <= step <= span.last
-    ]
-    means = {}
-    for name in METRICS:
-        known = [float(record[name]) for record in records if isinstance(record.get(name), int | float)]
-        finite = [value for value in known if math.isfinite(value)]
-        means[name] = sum(finite) / len(finite) if finite else math.nan
-    return means
+def _row(rows: Mapping[Span, dict[str, Any]], step: int) -> dict[str, Any] | None:
+    return next((row for span, row in rows.items() if span.holds(step)), None)
 
 
-def _block(blocks: Sequence[LabelBlock], step: int) -> LabelBlock | None:
-    return next((block for block in blocks if block.span.first <= step <= block.span.last), None)
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else math.nan
 
 
-def _count_labels(run: Path, blocks: Sequence[LabelBlock]) -> None:
-    """Add the questions of a run's labels to the confusion counts; those without a verdict are left out."""
-    path = run / LABEL_FILE
-    if not path.is_file():
-        return
+def _count_labels(run: Path, rows: Mapping[Span, dict[str, Any]]) -> None:
+    """Count the questions of a run's labels; those without a verdict are left out."""
     names = ["step", "query_id", "label", "gold", "label_correct", "majority_answer"]
+    labels = read_records(run, LABELS, columns=names)
+    if labels is None:
+        return
     with Grader() as grader:
-        for row in read_table(path, LABELS, columns=names).to_pylist():
-            block = _block(blocks, row["step"])
-            if block is None or row["label_correct"] is None:
+        for question in labels.to_pylist():
+            row, label = _row(rows, question["step"]), question["label_correct"]
+            if row is None or label is None:
                 continue
-            majority, gold = row["majority_answer"], row["gold"]
+            majority, gold = question["majority_answer"], question["gold"]
             # A class has one spelling: the majority's being the label's is to be the same class.
-            same = majority is not None and majority == row["label"]
-            right = row["label_correct"] if same else bool(majority) and _equal(grader, majority, gold)
-            block.confusion.add(majority=bool(right), label=row["label_correct"])
-
-
-def _equal(grader: Grader, one: str, two: str) -> bool:
-    return one == two or grader.equal(one, two) is Verdict.YES
+            if majority is not None and majority == question["label"]:
+                right = label
+            else:
+                right = bool(majority) and (majority == gold or grader.equal(majority, gold) is Verdict.YES)
+            row[f"labels_{LABELS_COUNTED[2 * label + right]}"] += 1
 
 
 def _count_rollouts(
     scored: Scored,
     record: Mapping[str, Any],
     settings: Mapping[str, Any],
-    counts: RolloutCounts,
-    probabilities: list[FloatArray],
-    rights: list[NDArray[np.bool_]],
-) -> None:
-    """Count the rollouts of one step, and judge its mixture where it has one."""
-    mixture, correct_RN = _mixture(record), scored.correct_RN
-    reward_RN = None
+    row: dict[str, Any],
+) -> Iterator[tuple[FloatArray, NDArray[np.bool_]]]:
+    """Count the rollouts of one step; yield what its mixture, where it has one, makes of them."""
+    mixture = _mixture(record)
+    label = settings["label"]
+    monotone = label is not None and parse_method(label).parameters.get("monotone") == "yes"
+
+    def count(name: str, counted_BG: NDArray[np.bool_]) -> None:
+        row[f"rollouts_{name}"] += int(counted_BG.sum())
+
+    known_B, right_BG = scored.has_gold_R, scored.correct_RN
     if "reward" in scored.rows.column_names:
-        reward_RN = column_floats(scored.rows["reward"], "reward").reshape(scored.class_RN.shape)
-    for r in np.flatnonzero(scored.has_gold_R).tolist():
-        right_G = correct_RN[r]
-        if reward_RN is not None and np.isfinite(reward_RN[r]).all():
-            rewarded_G = reward_RN[r] > 0
-            counts.rewarded_right += int((rewarded_G & right_G).sum())
-            counts.rewarded_wrong += int((rewarded_G & ~right_G).sum())
-            counts.unrewarded_right += int((~rewarded_G & right_G).sum())
-            counts.unrewarded_wrong += int((~rewarded_G & ~right_G).sum())
-        if mixture is None:
-            continue
-        value_G = scored.confidence_RN[r]
-        finite_G = np.isfinite(value_G)
-        if settings["centre"] == "question" and finite_G.any():
-            value_G = value_G - value_G[finite_G].mean()
-        label = settings["label"]
-        monotone = label is not None and parse_method(label).parameters.get("monotone") == "yes"
-        positive_G = assign_positive(value_G[None, :], mixture, monotone=monotone)[0]
-        counts.positive += int(positive_G.sum())
-        counts.positive_right += int((positive_G & right_G).sum())
-        counts.negative += int((~positive_G).sum())
-        counts.negative_right += int((~positive_G & right_G).sum())
-        probabilities.append(positive_probability(value_G[finite_G], mixture))
-        rights.append(right_G[finite_G])
+        reward_BG = column_floats(scored.rows["reward"], "reward").reshape(right_BG.shape)
+        judged_B = known_B & np.isfinite(reward_BG).all(axis=1)
+        for name, chosen_BG in (("rewarded", reward_BG > 0), ("unrewarded", ~(reward_BG > 0))):
+            count(f"{name}_right", (chosen_BG & right_BG)[judged_B])
+            count(f"{name}_wrong", (chosen_BG & ~right_BG)[judged_B])
+    if mixture is None:
+        return
+    value_BG, right_BG = centred(scored.confidence_RN[known_B], settings["centre"]), right_BG[known_B]
+    positive_BG = assign_positive(value_BG, mixture, monotone=monotone)
+    for name, component_BG in (("positive", positive_BG), ("negative", ~positive_BG)):
+        count(name, component_BG)
+        count(f"{name}_right", component_BG & right_BG)
+    finite_BG = np.isfinite(value_BG)
+    yield positive_probability(value_BG[finite_BG], mixture), right_BG[finite_BG]
 
 
 def _mixture(record: Mapping[str, Any]) -> Mixture | None:
@@ -294,7 +213,3 @@ def _mixture(record: Mapping[str, Any]) -> Mixture | None:
         return None
     low, std_low, weight_low, high, std_high, weight_high = numbers
     return Mixture(low, std_low, weight_low, high, std_high, weight_high, n=0)
-
-
-def _null(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dttrl.analysis import majority
 from dttrl.analysis.accuracy import Estimate
+from dttrl.analysis.majority_ratio import majority_ratios
 from dttrl.analysis.report_questions import question_tables
 from dttrl.analysis.run_summary import RunSummary, SplitChange, summarize_run
+from dttrl.analysis.runs import read_records
 from dttrl.outputs import replacing
 from dttrl.schemas import LABELS
-from dttrl.tables import read_table
 
 REPORT, FIGURE = "report.html", "accuracy_majority"
 CURVE_NAMES = ("majority_ratio", "label_accuracy", "diversity_weight", "reward_accuracy", "no_answer_rate")
@@ -47,9 +47,8 @@ def write_report(run: Path, *, seed: int = 0) -> Path:
     sections = [_heading(summary), _before_after(summary), _step_table(summary)]
     if summary.steps or summary.splits:
         sections.insert(2, _figure(run, summary))
-    labels = None
-    if (run / majority.LABEL_FILE).is_file():
-        labels = read_table(run / majority.LABEL_FILE, LABELS)
+    labels = read_records(run, LABELS)
+    if labels is not None:
         sections.append(_label_section(labels))
     for split, header, rows in question_tables(run, summary.settings, labels):
         table = f'<div class="scroll">{_table(header, rows)}</div>\n'
@@ -116,8 +115,7 @@ def _pairs(change: SplitChange) -> list[tuple[str, Estimate, Estimate]]:
 def _figure(run: Path, summary: RunSummary) -> str:
     from dttrl.analysis import figures
 
-    groups = majority.group_runs([majority.read_run(run)])
-    figure = figures.accuracy_majority(groups)
+    figure = figures.accuracy_majority(majority_ratios([run]))
     for kind in ("svg", "png"):
         _replace(run / f"{FIGURE}.{kind}", figures.render(figure, kind))
     svg = figures.render(figure, "svg").decode()

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from dttrl.analysis.accuracy import QuestionScore
-from dttrl.analysis.run_summary import run_evaluations
+from dttrl.analysis.runs import read_scores
 from dttrl.errors import InputError
 from dttrl.questions import read_questions
 
@@ -30,68 +30,40 @@ def question_tables(
     ``labels`` is the run's LABELS table. Prompts come from the run's question files and are left out where a
     file is gone or has another answer for the question than the run had.
     """
-    scores = run_evaluations(run)
+    scores = read_scores(run)
     last_labels = _last_labels(labels)
-    for split in dict.fromkeys(name for _, name in scores):
-        steps = [step for step, name in scores if name == split]
-        before, after = scores[steps[0], split], scores[steps[-1], split]
+    for split, by_step in scores.items():
+        steps = list(by_step)
+        before, after = by_step[steps[0]], by_step[steps[-1]]
         prompts = _prompts(settings, split, {score.query_id: score.gold for score in after})
-        yield split, *_evaluated(steps, before, after, prompts, last_labels if split == "train" else {})
+        first = {score.query_id: score for score in before}
+        columns = [("gold", [_shortened(score.gold or "-") for score in after])]
+        if last_labels and split == "train":
+            columns.append(
+                ("last pseudo-label", [_label(last_labels.get(score.query_id)) for score in after])
+            )
+        columns += [
+            (f"right, step {steps[0]}", [_share(first.get(score.query_id)) for score in after]),
+            (f"right, step {steps[-1]}", [_share(score) for score in after]),
+            (f"majority ratio, step {steps[-1]}", [_ratio(score.majority_ratio) for score in after]),
+        ]
+        yield split, *_table([score.query_id for score in after], prompts, columns)
     if not scores and last_labels:
-        yield "train", *_unlabelled(last_labels, _prompts(settings, "train", {}))
-
-
-def _evaluated(
-    steps: Sequence[int],
-    before: Sequence[QuestionScore],
-    after: Sequence[QuestionScore],
-    prompts: Mapping[str, str],
-    labels: Mapping[str, Mapping[str, Any]],
-) -> tuple[list[str], list[list[str]]]:
-    first = {score.query_id: score for score in before}
-    header = [
-        "question",
-        *(["prompt"] if prompts else []),
-        "gold",
-        *(["last pseudo-label"] if labels else []),
-        f"right, step {steps[0]}",
-        f"right, step {steps[-1]}",
-        f"majority ratio, step {steps[-1]}",
-    ]
-    rows = [
-        [
-            score.query_id,
-            *([prompts.get(score.query_id, "-")] if prompts else []),
-            _shortened(score.gold or "-"),
-            *([_label(labels.get(score.query_id))] if labels else []),
-            _share(first.get(score.query_id)),
-            _share(score),
-            "-" if math.isnan(score.majority_ratio) else f"{score.majority_ratio:.3f}",
+        rows = dict(sorted(last_labels.items()))
+        columns = [
+            ("last pseudo-label", [_label(row) for row in rows.values()]),
+            ("majority ratio at its last step", [_ratio(row["majority_ratio"]) for row in rows.values()]),
         ]
-        for score in after
-    ]
-    return header, rows
+        yield "train", *_table(list(rows), _prompts(settings, "train", {}), columns)
 
 
-def _unlabelled(
-    labels: Mapping[str, Mapping[str, Any]], prompts: Mapping[str, str]
+def _table(
+    query_ids: Sequence[str], prompts: Mapping[str, str], columns: Sequence[tuple[str, list[str]]]
 ) -> tuple[list[str], list[list[str]]]:
-    header = [
-        "question",
-        *(["prompt"] if prompts else []),
-        "last pseudo-label",
-        "majority ratio at its last step",
-    ]
-    rows = [
-        [
-            query,
-            *([prompts.get(query, "-")] if prompts else []),
-            _label(row),
-            f"{row['majority_ratio']:.3f}",
-        ]
-        for query, row in sorted(labels.items())
-    ]
-    return header, rows
+    """Return header and rows: the questions, with their prompts where there are any, and the columns."""
+    asked = [("prompt", [prompts.get(query_id, "-") for query_id in query_ids])] if prompts else []
+    names, cells = zip(("question", query_ids), *asked, *columns, strict=True)
+    return list(names), [list(row) for row in zip(*cells, strict=True)]
 
 
 def _last_labels(labels: pa.Table | None) -> dict[str, dict[str, Any]]:
@@ -122,6 +94,10 @@ def _label(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "-"
     return f"{_shortened(row['label'] or 'none')} (step {row['step']})"
+
+
+def _ratio(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"
 
 
 def _share(score: QuestionScore | None) -> str:

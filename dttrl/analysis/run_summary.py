@@ -15,10 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dttrl.analysis import majority
-from dttrl.analysis.accuracy import Accuracy, QuestionScore, evaluation_scores, summarize_split
-from dttrl.schemas import EVALUATIONS
-from dttrl.tables import read_table
+from dttrl.analysis.accuracy import Accuracy, summarize_split
+from dttrl.analysis.runs import read_config, read_metrics, read_scores
 
 WINDOW = 5
 """Steps of the first and of the last mean; half of the steps where a run has fewer than twice as many."""
@@ -89,17 +87,13 @@ class RunSummary:
 
 def summarize_run(run: Path, *, seed: int = 0) -> RunSummary:
     """Summarize a run folder; ``seed`` is that of the bootstrap intervals."""
-    settings = majority.read_config(run)
-    metrics = majority.read_metrics(run)
+    settings = read_config(run)
+    metrics = read_metrics(run)
     changes = []
-    scores = run_evaluations(run)
-    for split in dict.fromkeys(name for _, name in scores):
-        steps = [step for step, name in scores if name == split]
-        before, after = (
-            summarize_split(scores[step, split], seed=seed, step=step, split=split)
-            for step in (steps[0], steps[-1])
-        )
-        changes.append(SplitChange(split, steps[0], steps[-1], before, after))
+    for split, scores in read_scores(run).items():
+        ends = min(scores), max(scores)
+        summaries = [summarize_split(scores[step], seed=seed, step=step, split=split) for step in ends]
+        changes.append(SplitChange(split, *ends, *summaries))
     window = max(1, min(WINDOW, len(metrics) // 2))
     overall = _means(metrics)
     best, final = _checkpoints(run)
@@ -120,12 +114,6 @@ def summarize_run(run: Path, *, seed: int = 0) -> RunSummary:
         final=final,
         notes=_notes(overall),
     )
-
-
-def run_evaluations(run: Path) -> dict[tuple[int, str], list[QuestionScore]]:
-    """Return the evaluated questions of a run by (step, split), ascending; empty without gold answers."""
-    path = run / majority.EVALUATION_FILE
-    return evaluation_scores(read_table(path, EVALUATIONS)) if path.is_file() else {}
 
 
 def _notes(overall: Mapping[str, float]) -> list[str]:

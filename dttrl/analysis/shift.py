@@ -10,25 +10,25 @@ N confidences of a block.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dttrl.analysis.accuracy import Estimate
+from dttrl.analysis.accuracy import UNKNOWN, Estimate
 from dttrl.analysis.blocks import STEPS, Span, spans
+from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.step_rollouts import rollout_files
+from dttrl.analysis.runs import read_config, read_records, rollout_files
 from dttrl.errors import InputError
 from dttrl.rng import derive
 from dttrl.schemas import HISTORY, ROLLOUTS
 from dttrl.tables import read_table
 
-HISTORY_FILE = "history.parquet"
 TOLERANCE = 0.1
 """A shift of this many standard deviations of the first block, or less, counts as none."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -38,33 +38,20 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Block:
-    """The confidences of a block of steps; the first block of a curve has no shift (NaN)."""
-
-    span: Span
-    value_N: FloatArray
-    mean: float
-    std: float
-    quantiles: tuple[float, ...]
-    """At :data:`QUANTILES`."""
-    shift: Estimate
-    """Change of the mean from the block before, in the units of the confidence."""
-    relative_shift: float
-    """``shift`` in standard deviations of the first block."""
-    distance: float
-    """Wasserstein-1 distance from the block before, in standard deviations of the first block."""
-
-
-@dataclass(frozen=True)
 class ShiftCurve:
-    """The blocks of a group of runs, ascending; ``settled`` is the first block that stays put, if any.
+    """The blocks of a group of runs, ascending, and the confidences of each.
 
-    A block has settled when its shift and those of all later blocks are within the tolerance.
+    Columns: ``q05`` and the like are :data:`QUANTILES`; ``shift`` is the change of the mean from the block
+    before, in the units of the confidence, ``relative_shift`` in standard deviations of the first block;
+    ``distance`` is the Wasserstein-1 distance from the block before, in the latter. The first block has none
+    of the three (NaN).
     """
 
     group: RunGroup
-    blocks: list[Block]
+    table: pd.DataFrame
+    values: list[FloatArray]
     settled: Span | None
+    """The first block that stays put: its shift and those of all later ones are within the tolerance."""
 
 
 def shift_curve(
@@ -77,41 +64,36 @@ def shift_curve(
     value_N = np.concatenate([part.column("confidence").to_numpy() for part in parts])
     if not value_N.size:
         raise InputError(f"{group.runs[0]}: no rollout has a confidence")
-    blocks: list[Block] = []
-    before: tuple[FloatArray, NDArray[np.str_]] | None = None
+    rows: list[dict[str, Any]] = []
+    blocks: list[tuple[FloatArray, NDArray[np.str_]]] = []
+    settled: Span | None = None
     for span in spans(step_N.tolist(), size):
         inside_N = (step_N >= span.first) & (step_N <= span.last)
-        now = (value_N[inside_N], query_N[inside_N])
-        shift, distance = Estimate(math.nan, math.nan, math.nan), math.nan
-        scale = blocks[0].std if blocks else float(now[0].std())
-        if before is not None:
+        blocks.append((value_N[inside_N], query_N[inside_N]))
+        now_N = blocks[-1][0]
+        shift, distance = UNKNOWN, math.nan
+        scale = float(blocks[0][0].std()) or math.nan
+        if len(blocks) > 1:
             rng = derive(seed, step=span.first, purpose="shift")
-            shift = _mean_change(before, now, rng=rng, repeats=repeats)
-            distance = wasserstein(before[0], now[0]) / scale if scale else math.nan
-        blocks.append(
-            Block(
-                span=span,
-                value_N=now[0],
-                mean=float(now[0].mean()),
-                std=float(now[0].std()),
-                quantiles=tuple(np.quantile(now[0], QUANTILES).tolist()),
-                shift=shift,
-                relative_shift=shift.value / scale if scale else math.nan,
-                distance=distance,
-            )
-        )
-        before = now
-    return ShiftCurve(group, blocks, settled_at(blocks, tolerance))
-
-
-def settled_at(blocks: Sequence[Block], tolerance: float = TOLERANCE) -> Span | None:
-    """Return the first block from which on no shift is over the tolerance; None where the last still is."""
-    found = None
-    for block in reversed(blocks[1:]):
-        if not abs(block.relative_shift) <= tolerance:
-            break
-        found = block.span
-    return found
+            shift = _mean_change(*blocks[-2:], rng=rng, repeats=repeats)
+            distance = wasserstein(blocks[-2][0], now_N) / scale
+        still = abs(shift.value / scale) <= tolerance
+        settled = (settled or span) if still else None
+        rows.append({
+            **group.columns,
+            "runs": len(group.runs),
+            **span.columns,
+            "n": now_N.size,
+            "mean": now_N.mean(),
+            "std": now_N.std(),
+            **{f"q{round(100 * q):02d}": np.quantile(now_N, q) for q in QUANTILES},
+            "shift": shift,
+            "relative_shift": shift.value / scale,
+            "distance": distance,
+        })  # fmt: skip
+    for row in rows:
+        row["settled"] = settled is not None and row["first_step"] >= settled.first
+    return ShiftCurve(group, frame(rows), [value_N for value_N, _ in blocks], settled)
 
 
 def read_confidences(run: Path) -> pa.Table:
@@ -123,18 +105,16 @@ def read_confidences(run: Path) -> pa.Table:
     if files:
         tables = [read_table(path, ROLLOUTS, columns=_COLUMNS) for path in files]
         table = pa.concat_tables(tables)
-    elif (run / HISTORY_FILE).is_file():
-        from dttrl.analysis.majority import read_config
-
+    else:
+        table = read_records(run, HISTORY, columns=_COLUMNS)
+        if table is None:
+            raise InputError(
+                f"{run}: kept neither rollouts nor a history of confidences; train with --keep-rollouts"
+            )
         if read_config(run)["centre"] != "none":
             raise InputError(
                 f"{run}: its history holds centred confidences; train with --keep-rollouts to see the shift"
             )
-        table = read_table(run / HISTORY_FILE, HISTORY, columns=_COLUMNS)
-    else:
-        raise InputError(
-            f"{run}: kept neither rollouts nor a history of confidences; train with --keep-rollouts"
-        )
     value_N = table.column("confidence").cast(pa.float64()).to_numpy(zero_copy_only=False)
     return table.filter(pa.array(np.isfinite(value_N)))
 
@@ -150,37 +130,6 @@ def wasserstein(one_N: FloatArray, two_N: FloatArray) -> float:
     one = np.searchsorted(np.sort(one_N), both[:-1], side="right") / one_N.size
     two = np.searchsorted(np.sort(two_N), both[:-1], side="right") / two_N.size
     return float(np.sum(np.abs(one - two) * width))
-
-
-def shift_frame(curves: Sequence[ShiftCurve]) -> pa.Table:
-    """Return one row a (group, block)."""
-    names = [f"q{round(100 * q):02d}" for q in QUANTILES]
-    rows: list[dict[str, Any]] = [
-        {
-            "questions": curve.group.questions,
-            "start": curve.group.start,
-            "method": curve.group.label,
-            "runs": len(curve.group.runs),
-            "first_step": block.span.first,
-            "last_step": block.span.last,
-            "n": int(block.value_N.size),
-            "mean": block.mean,
-            "std": block.std,
-            **dict(zip(names, block.quantiles, strict=True)),
-            "shift": _null(block.shift.value),
-            "shift_low": _null(block.shift.low),
-            "shift_high": _null(block.shift.high),
-            "relative_shift": _null(block.relative_shift),
-            "distance": _null(block.distance),
-            "settled": curve.settled is not None and block.span.first >= curve.settled.first,
-        }
-        for curve in curves
-        for block in curve.blocks
-    ]
-    texts, whole = ("questions", "start", "method"), ("runs", "first_step", "last_step", "n")
-    kinds = {name: pa.string() for name in texts} | {name: pa.int64() for name in whole}
-    fields = [(name, kinds.get(name, pa.float64())) for name in rows[0] if name != "settled"] if rows else []
-    return pa.Table.from_pylist(rows, schema=pa.schema([*fields, ("settled", pa.bool_())]))
 
 
 def _mean_change(
@@ -200,9 +149,4 @@ def _mean_change(
     weight_RQ = rng.multinomial(names.size, np.full(names.size, 1.0 / names.size), size=repeats)
     with np.errstate(divide="ignore", invalid="ignore"):  # a draw may miss every question of one side
         means = [(weight_RQ @ total) / (weight_RQ @ count) for total, count in zip(sums, counts, strict=True)]
-    low, high = np.nanquantile(means[1] - means[0], [0.025, 0.975])
-    return Estimate(float(now[0].mean() - before[0].mean()), float(low), float(high))
-
-
-def _null(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return Estimate.of_draws(now[0].mean() - before[0].mean(), means[1] - means[0])

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dttrl.analysis.runs import rollout_files
 from dttrl.answers.grading import Grader
 from dttrl.scored import Scored
 from dttrl.scored_files import WHOLE_FILE, read_scored
 from dttrl.scoring import stored_kind
 from dttrl.tables import RolloutFiles
-
-ROLLOUT_FOLDER = "rollouts"
-
-
-def rollout_files(run: Path) -> list[Path]:
-    """Return the step files of a run, ascending; [] where it kept none."""
-    return sorted((run / ROLLOUT_FOLDER).glob("*.parquet"))
 
 
 def scored_steps(run: Path, *, columns: Sequence[str] = (), every: int = 1) -> Iterator[Scored]:

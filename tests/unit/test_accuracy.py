@@ -122,5 +122,5 @@ def test_evaluation_rows_are_grouped_and_those_without_gold_left_out() -> None:
     }  # fmt: skip
     rows = [row | {"step": 4}, row, row | {"query_id": "r", "gold": None, "maj_correct": None}]
     groups = evaluation_scores(pa.Table.from_pylist(rows, schema=EVALUATIONS.fields))
-    assert list(groups) == [(0, "train"), (4, "train")]
-    assert groups[0, "train"] == [QuestionScore("q", 2, 1, True, 0.5, gold="1")]
+    assert {split: list(by_step) for split, by_step in groups.items()} == {"train": [0, 4]}
+    assert groups["train"][0] == [QuestionScore("q", 2, 1, True, 0.5, gold="1")]

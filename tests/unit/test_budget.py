@@ -11,7 +11,6 @@ import pytest
 from dttrl.analysis.budget import (
     Benchmark,
     BudgetTable,
-    budget_frame,
     budget_table,
     draws,
     read_benchmark,
@@ -44,7 +43,7 @@ def benchmark(questions: int = 3, size: int = 20, name: str = "made") -> Benchma
 
 
 def cells(table: BudgetTable) -> dict[tuple[int, str, str], float]:
-    return {(cell.budget, cell.method, cell.benchmark): cell.accuracy.value for cell in table.cells}
+    return table.cells.set_index(["budget", "method", "benchmark"])["accuracy"].to_dict()
 
 
 def test_draws_are_without_replacement_nested_and_their_own() -> None:
@@ -78,7 +77,8 @@ def test_accuracy_is_that_of_votes_on_the_draws() -> None:
                     )
                     right.append(int(vote.vote.winner_R[0]) == 0)
             assert found[budget, method, "made"] == pytest.approx(np.mean(right))
-    assert all(cell.repeats == 7 and cell.questions == 3 for cell in table.cells)
+    assert (table.cells["repeats"] == 7).all()
+    assert (table.cells["questions"] == 3).all()
 
 
 def test_many_repeats_approach_the_mean_over_all_subsets() -> None:
@@ -94,16 +94,21 @@ def test_many_repeats_approach_the_mean_over_all_subsets() -> None:
 
 def test_the_result_depends_neither_on_threads_nor_on_the_other_methods() -> None:
     made = benchmark(7)
-    whole = budget_table([made], methods=["sc", "distrivoting"], budgets=[4, 8], repeats=5)
+    whole = budget_table([made], methods=["sc", "distrivoting"], budgets=[4, 8], repeats=5).cells
     for workers in (1, 3):
         alone = budget_table([made], methods=["distrivoting"], budgets=[8], repeats=5, workers=workers)
-        assert alone.cells == [cell for cell in whole.cells if cell.budget == 8 and cell.method != "sc"]
+        same = whole[(whole["budget"] == 8) & (whole["method"] != "sc")]
+        assert alone.cells.to_dict("records") == same.to_dict("records") != []
 
 
 def test_a_budget_beyond_the_samples_is_left_out_and_said() -> None:
     poor, rich = benchmark(2, 9, "poor"), benchmark(2, 30, "rich")
     table = budget_table([poor, rich], methods=["sc"], repeats=3)
-    assert {(c.benchmark, c.budget) for c in table.cells} == {("poor", 8), ("rich", 8), ("rich", 16)}
+    assert {(c.benchmark, c.budget) for c in table.cells.itertuples()} == {
+        ("poor", 8),
+        ("rich", 8),
+        ("rich", 16),
+    }
     assert any("'q0' has 10 rollouts" in note and "16, 32, 64, 128, 256" in note for note in table.notes)
     with pytest.raises(InputError, match="nothing is extrapolated"):
         budget_table([poor], methods=["sc"], budgets=[64])
@@ -111,19 +116,19 @@ def test_a_budget_beyond_the_samples_is_left_out_and_said() -> None:
 
 def test_all_samples_are_one_draw_and_its_interval_is_over_questions() -> None:
     made = benchmark(4, 11)
-    (cell,) = budget_table([made], methods=["sc"], budgets=[12], repeats=9).cells
+    (cell,) = budget_table([made], methods=["sc"], budgets=[12], repeats=9).cells.itertuples()
     assert cell.repeats == 1
-    assert cell.accuracy.low <= cell.accuracy.value <= cell.accuracy.high
-    assert cell.accuracy.value * 4 == round(cell.accuracy.value * 4)
+    assert cell.accuracy_low <= cell.accuracy <= cell.accuracy_high
+    assert cell.accuracy * 4 == round(cell.accuracy * 4)
 
 
 def test_an_easy_benchmark_has_a_sure_interval_and_a_mixed_one_a_wide_one() -> None:
     easy = Benchmark("easy", [block([[0] * 9] * 5, [[1.0] * 9] * 5)], True)
     mixed = Benchmark("mixed", [block([[0] * 9, [1] * 9] * 3, [[1.0] * 9] * 6)], True)
     for made, width in ((easy, 0.0), (mixed, 0.8)):
-        (cell,) = budget_table([made], methods=["sc"], budgets=[4], repeats=4).cells
-        assert cell.accuracy.high - cell.accuracy.low == pytest.approx(width, abs=0.2)
-        assert cell.accuracy.value == (1.0 if made is easy else 0.5)
+        (cell,) = budget_table([made], methods=["sc"], budgets=[4], repeats=4).cells.itertuples()
+        assert cell.accuracy_high - cell.accuracy_low == pytest.approx(width, abs=0.2)
+        assert cell.accuracy == (1.0 if made is easy else 0.5)
 
 
 def test_pooled_methods_wrong_budgets_and_equal_names_are_refused() -> None:
@@ -135,7 +140,7 @@ def test_pooled_methods_wrong_budgets_and_equal_names_are_refused() -> None:
     with pytest.raises(InputError, match="one name"):
         budget_table([made, made])
     every = budget_table([made], methods=["all"], budgets=[4], repeats=2)
-    assert "progressive" not in {cell.method for cell in every.cells}
+    assert "progressive" not in set(every.cells["method"])
 
 
 def rows(path: Path, answers: list[str | None], **columns: Any) -> Path:
@@ -166,7 +171,7 @@ def test_benchmarks_are_read_from_scored_files(tmp_path: Path) -> None:
 def test_files_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:
     blind = rows(tmp_path / "blind.parquet", ["1", "2"], gold=["1", "1"])
     table = budget_table([read_benchmark(blind)], budgets=[1])
-    assert {cell.method for cell in table.cells} == {"sc"}
+    assert set(table.cells["method"]) == {"sc"}
     assert any("no confidences" in note for note in table.notes)
     nothing = rows(tmp_path / "nothing.parquet", ["1", "2"], gold=[None, None])
     with pytest.raises(InputError, match="no question has a gold answer"):
@@ -178,10 +183,8 @@ def test_files_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_frame_has_a_row_a_cell() -> None:
-    table = budget_table([benchmark()], methods=["sc", "wsc"], budgets=[2, 4], repeats=3)
-    frame = budget_frame(table)
-    assert frame.num_rows == 4
-    assert frame.column("budget").to_pylist() == [2, 2, 4, 4]
-    low, value, high = (frame.column(f"accuracy{end}").to_numpy() for end in ("_low", "", "_high"))
+    frame = budget_table([benchmark()], methods=["sc", "wsc"], budgets=[2, 4], repeats=3).cells
+    assert frame["budget"].to_list() == [2, 2, 4, 4]
+    low, value, high = (frame[f"accuracy{end}"] for end in ("_low", "", "_high"))
     assert (low <= value).all()
     assert (value <= high).all()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from dttrl.analysis.figures import check_figure
-from dttrl.analysis.frames import write_frame
+from dttrl.analysis.frames import frame, write_frame
 from dttrl.errors import InputError, OutputExistsError
 from dttrl.outputs import check_new_file, replacing
 
@@ -37,7 +36,7 @@ def test_tables_and_figures_do_not_replace_pipes(tmp_path: Path) -> None:
     for name in ("table.csv", "figure.svg"):
         os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match="not a regular file"):
-        write_frame(tmp_path / "table.csv", pa.table({"a": [1]}), overwrite=True)
+        write_frame(tmp_path / "table.csv", frame([{"a": 1}]), overwrite=True)
     with pytest.raises(InputError, match="not a regular file"):
         check_figure(tmp_path / "figure.svg", overwrite=True)
 

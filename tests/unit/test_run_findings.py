@@ -12,11 +12,24 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from dttrl.analysis import blocks, comparison, confidence_quality, figures, grouping, label_quality, shift
+from dttrl.analysis import (
+    blocks,
+    comparison,
+    confidence_quality,
+    figures,
+    frames,
+    grouping,
+    label_quality,
+    shift,
+)
 from dttrl.errors import InputError
+from dttrl.history import History
+from dttrl.methods import Signal
 from dttrl.mixture import Mixture
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
+from dttrl.scored import Scored
 from dttrl.tables import write_table
+from dttrl.training_signal import training_signal
 
 LABEL = {
     "label_class": 0, "n": 4, "n_valid": 4, "majority_ratio": 0.5, "label_ratio": 0.5, "tie": False,
@@ -27,6 +40,8 @@ MIXTURE = {
     "mixture_mean_neg": 1.0, "mixture_std_neg": 0.5, "mixture_weight_neg": 0.5, "mixture_mean_pos": 3.0,
     "mixture_std_pos": 0.5, "mixture_weight_pos": 0.5, "mixture_degenerate": None,
 }  # fmt: skip
+
+MIXTURE_NAMES = [name.removeprefix("mixture_") for name in MIXTURE if name != "mixture_degenerate"]
 
 
 def make_run(folder: Path, metrics: list[dict[str, Any]], **settings: Any) -> Path:
@@ -157,14 +172,16 @@ def shifted_run(folder: Path, means: list[float], **settings: Any) -> Path:
 def test_each_block_has_its_shift_and_settles(tmp_path: Path) -> None:
     run = shifted_run(tmp_path / "r", [4.0, 4.0, 6.0, 6.0, 6.05, 6.05])
     curve = shift.shift_curve(one_group(run), size=2)
-    assert [str(block.span) for block in curve.blocks] == ["1-2", "3-4", "5-6"]
-    assert [block.mean for block in curve.blocks] == pytest.approx([4.0, 6.0, 6.05])
-    assert [block.std for block in curve.blocks] == pytest.approx([1.0, 1.0, 1.0])
-    assert math.isnan(curve.blocks[0].shift.value)
-    assert [block.shift.value for block in curve.blocks[1:]] == pytest.approx([2.0, 0.05])
-    assert [block.distance for block in curve.blocks[1:]] == pytest.approx([2.0, 0.05])
+    table = curve.table
+    assert table[["first_step", "last_step"]].to_numpy().tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert table["mean"].to_list() == pytest.approx([4.0, 6.0, 6.05])
+    assert table["std"].to_list() == pytest.approx([1.0, 1.0, 1.0])
+    assert math.isnan(table["shift"][0])
+    assert table["shift"].to_list()[1:] == pytest.approx([2.0, 0.05])
+    assert table["distance"].to_list()[1:] == pytest.approx([2.0, 0.05])
     # Every question moves alike, so drawing questions changes nothing.
-    assert (curve.blocks[1].shift.low, curve.blocks[1].shift.high) == pytest.approx((2.0, 2.0))
+    assert (table["shift_low"][1], table["shift_high"][1]) == pytest.approx((2.0, 2.0))
+    assert table["settled"].to_list() == [False, False, True]
     assert curve.settled == (5, 6)
     assert shift.shift_curve(one_group(run), size=2, tolerance=0.01).settled is None
 
@@ -174,10 +191,9 @@ def test_seeds_are_pooled_and_missing_confidences_left_out(tmp_path: Path) -> No
     row = {"query_id": "a", "answer": "1", "confidence": float("nan")}
     add_rollouts(two, 2, [row, row | {"confidence": 5.0}])
     curve = shift.shift_curve(one_group(one, two))
-    (block,) = curve.blocks
-    assert (block.value_N.size, block.mean) == (17, pytest.approx(5.0))
+    assert (curve.values[0].size, curve.table["mean"].to_list()) == (17, [pytest.approx(5.0)])
     assert curve.settled is None
-    rows = shift.shift_frame([curve]).to_pylist()
+    rows = frames.arrow(curve.table).to_pylist()
     assert (rows[0]["runs"], rows[0]["n"], rows[0]["shift"], rows[0]["settled"]) == (2, 17, None, False)
 
 
@@ -230,27 +246,29 @@ def labelled_run(folder: Path, **settings: Any) -> Path:
 
 def test_label_quality_counts_votes_rewards_and_components(tmp_path: Path) -> None:
     quality = label_quality.label_quality(one_group(labelled_run(tmp_path / "r")))
-    (block,) = quality.blocks
-    assert block.means["label_accuracy"] == 0.75
-    assert block.means["reward_accuracy"] == 0.875
-    assert block.means["auroc"] == 0.5
-    assert math.isnan(block.means["auroc_within"])
-    assert vars(block.confusion) == {"kept": 1, "repaired": 1, "broken": 1, "both_wrong": 0}
-    counts = block.rollouts
+    (block,) = quality.blocks.itertuples()
+    assert block.label_accuracy == 0.75
+    assert block.reward_accuracy == 0.875
+    assert block.auroc == 0.5
+    assert math.isnan(block.auroc_within)
+    assert (block.labels_kept, block.labels_repaired) == (1, 1)
+    assert (block.labels_broken, block.labels_both_wrong) == (1, 0)
     # Of a's four rollouts two are rewarded and right; of b's two are rewarded and wrong; two steps.
-    assert (counts.rewarded_right, counts.rewarded_wrong) == (4, 4)
-    assert (counts.unrewarded_right, counts.unrewarded_wrong) == (4, 4)
-    assert (counts.positive, counts.right_if_positive, counts.right_if_negative) == (8, 0.5, 0.5)
+    assert (block.rollouts_rewarded_right, block.rollouts_rewarded_wrong) == (4, 4)
+    assert (block.rollouts_unrewarded_right, block.rollouts_unrewarded_wrong) == (4, 4)
+    assert (block.rollouts_positive, block.right_if_positive, block.right_if_negative) == (8, 0.5, 0.5)
 
 
 def test_calibration_puts_rollouts_into_bins() -> None:
     table = label_quality.calibration(
-        [np.array([0.05, 0.07, 1.0]), np.array([0.95])],
-        [np.array([False, True, True]), np.array([True])],
+        [
+            (np.array([0.05, 0.07, 1.0]), np.array([False, True, True])),
+            (np.array([0.95]), np.array([True])),
+        ]
     )
-    assert [(row.low, row.n, row.right) for row in table] == [(0.0, 2, 0.5), (0.9, 2, 1.0)]
-    assert table[0].probability == pytest.approx(0.06)
-    assert label_quality.calibration([], []) == []
+    assert [(row.low, row.n, row.right) for row in table.itertuples()] == [(0.0, 2, 0.5), (0.9, 2, 1.0)]
+    assert table["probability"][0] == pytest.approx(0.06)
+    assert len(label_quality.calibration([])) == 0
 
 
 def test_the_probability_of_the_positive_component_uses_the_weights() -> None:
@@ -262,7 +280,46 @@ def test_the_probability_of_the_positive_component_uses_the_weights() -> None:
 def test_confidences_are_centred_as_the_run_centred_them(tmp_path: Path) -> None:
     quality = label_quality.label_quality(one_group(labelled_run(tmp_path / "r", centre="question")))
     # Centred on 2, all confidences lie at -1 and 1, which the mixture calls negative.
-    assert quality.blocks[0].rollouts.positive == 0
+    assert quality.blocks["rollouts_positive"].to_list() == [0]
+
+
+def test_labels_are_judged_by_the_very_confidences_that_met_the_mixture(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    value_BG = rng.normal(10.0, 3.0, (4, 19))
+    value_BG[rng.random((4, 19)) < 0.2] = np.nan
+    class_BG = rng.integers(0, 2, (4, 19)).astype(np.int32)
+    label = "progressive:monotone=yes"
+    settings = Signal(votes=19, train_samples=4, centre="question", label=label)
+    signal, _ = training_signal(Scored(class_BG, value_BG, 1), History(), settings)
+    assert signal.progressive is not None
+    assert signal.distrivote is not None
+    assert signal.entered_BG is not None
+    mixture = signal.progressive.mixture
+    record = {f"mixture_{name}": getattr(mixture, name) for name in MIXTURE_NAMES}
+    run = make_run(
+        tmp_path / "r",
+        [{"step": 1, "label_accuracy": 1.0} | record],
+        method="distri-gmm",
+        centre="question",
+        label=label,
+    )
+    add_rollouts(
+        run,
+        1,
+        [
+            {"query_id": str(b), "sample_id": g, "answer": str(1 + class_BG[b, g]),
+             "answer_class": int(class_BG[b, g]), "confidence": value_BG[b, g]}
+            for b, g in np.ndindex(4, 19)
+        ],
+    )  # fmt: skip
+    quality = label_quality.label_quality(one_group(run))
+    assert quality.blocks["rollouts_positive"][0] == signal.distrivote.n_pos_R.sum() > 0
+    finite_BG = np.isfinite(value_BG)
+    expected = [
+        (label_quality.positive_probability(entered_G[finite_G], mixture), class_G[finite_G] == 0)
+        for entered_G, class_G, finite_G in zip(signal.entered_BG, class_BG, finite_BG, strict=True)
+    ]
+    assert quality.calibration.equals(label_quality.calibration(expected))
 
 
 def test_runs_without_gold_or_steps_are_refused(tmp_path: Path) -> None:
@@ -293,13 +350,13 @@ def test_auroc_by_measure_region_and_source(tmp_path: Path) -> None:
     found = confidence_quality.confidence_quality(
         one_group(run), measures=("topk", "logprob"), regions=("last-step", "all")
     )
-    value = {(f.source, f.measure, f.region): f.within for f in found}
+    value = found.set_index(["source", "measure", "region"])["auroc_within"]
     assert value["sums", "topk", "last-step"] == 1.0
     assert value["sums", "logprob", "last-step"] == 0.0
     assert value["sums", "topk", "all"] == 0.0  # means 5, 4.5 right; 5.5, 6 wrong
     assert value["words", "topk", "all"] == 0.25
-    assert {(f.n, f.accuracy) for f in found} == {(4, 0.5)}
-    assert all(f.pooled == f.within for f in found)  # one question a source
+    assert {(f.n, f.accuracy) for f in found.itertuples()} == {(4, 0.5)}
+    assert (found["auroc"] == found["auroc_within"]).all()  # one question a source
     with pytest.raises(InputError, match="kept no rollouts"):
         confidence_quality.confidence_quality(one_group(make_run(tmp_path / "n", [])))
 
@@ -316,17 +373,18 @@ def test_rows_say_before_after_change_and_difference(tmp_path: Path) -> None:
     add_evaluations(base[0], {(0, "train"): [1, 1], (2, "train"): [4, 2]}, source="s")
     add_evaluations(base[1], {(0, "train"): [1, 1], (2, "train"): [4, 4]}, source="s")
     add_evaluations(other, {(0, "train"): [2, 0], (2, "train"): [4, 0]}, source="s")
-    ttrl, distri = comparison.compare(grouping.group_folders([*base, other]))
-    assert (ttrl.before.value, ttrl.after.value, ttrl.change.value) == (0.25, 0.875, 0.625)
+    table = comparison.compare(grouping.group_folders([*base, other]))
+    ttrl, distri = table.itertuples()
+    assert (ttrl.before, ttrl.after, ttrl.change) == (0.25, 0.875, 0.625)
     assert (ttrl.lowest, ttrl.highest) == (0.75, 1.0)
     assert (ttrl.maj_before, ttrl.maj_after) == (0.0, 0.75)
     assert (ttrl.ratio_first, ttrl.ratio_last, ttrl.label_accuracy) == (0.5, 0.5, 1.0)
-    assert math.isnan(ttrl.against.value)
-    assert (ttrl.first_step, ttrl.last_step, ttrl.questions, ttrl.n) == (0, 2, 2, "4")
-    assert (distri.against.value, distri.seeds) == (-0.25, 1)
-    assert distri.against.low < -0.25 < distri.against.high <= 0.0
+    assert math.isnan(ttrl.against)
+    assert (ttrl.first_step, ttrl.last_step, ttrl.question_count, ttrl.n) == (0, 2, 2, "4")
+    assert (distri.against, distri.against_seeds) == (-0.25, 1)
+    assert distri.against_low < -0.25 < distri.against_high <= 0.0
     assert math.isnan(distri.ratio_first)
-    rows = comparison.comparison_frame([ttrl, distri]).to_pylist()
+    rows = frames.arrow(table).to_pylist()
     assert (rows[1]["method"], rows[1]["after"], rows[0]["against"]) == ("distri-gmm", 0.5, None)
 
 
@@ -347,19 +405,19 @@ def test_the_difference_is_taken_seed_by_seed(tmp_path: Path) -> None:
     ):  # fmt: skip
         runs.append(make_run(tmp_path / f"{method}-{seed}", [], method=method, seed=seed))
         add_evaluations(runs[-1], {(0, "train"): [1, 1], (2, "train"): right}, source="s")
-    _, distri, apart = comparison.compare(grouping.group_folders(runs))
-    assert (distri.against.value, distri.against.low, distri.against.high) == (0.25, 0.25, 0.25)
-    assert distri.seeds == 2
-    assert (apart.against.value, apart.seeds) == (0.5, 0)
-    assert apart.against.low < 0.5 < apart.against.high
+    _, distri, apart = comparison.compare(grouping.group_folders(runs)).itertuples()
+    assert (distri.against, distri.against_low, distri.against_high) == (0.25, 0.25, 0.25)
+    assert distri.against_seeds == 2
+    assert (apart.against, apart.against_seeds) == (0.5, 0)
+    assert apart.against_low < 0.5 < apart.against_high
 
 
 def test_two_runs_of_a_seed_count_once(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(i), [], method=m) for i, m in enumerate(("ttrl", "ttrl", "distri-gmm"))]
     for run, right in zip(runs, (0, 2, 4), strict=True):
         add_evaluations(run, {(0, "train"): [1, 1], (2, "train"): [right, right]}, source="s")
-    _, distri = comparison.compare(grouping.group_folders(runs))
-    assert (distri.against.value, distri.seeds) == (0.75, 1)
+    _, distri = comparison.compare(grouping.group_folders(runs)).itertuples()
+    assert (distri.against, distri.against_seeds) == (0.75, 1)
 
 
 def test_a_run_without_evaluations_is_refused(tmp_path: Path) -> None:
@@ -378,10 +436,12 @@ def test_every_figure_can_be_drawn(tmp_path: Path) -> None:
         figures.shift_panels([shift.shift_curve(group, size=1)]),
         figures.label_panels([label_quality.label_quality(group, size=1)]),
         figures.separation_panels(
-            [
-                confidence_quality.Separation(group, "s", "topk", region, blocks.Span(1, 2), 4, 0.5, 0.7, 0.6)
+            frames.frame(
+                group.columns
+                | blocks.Span(1, 2).columns
+                | {"source": "s", "measure": "topk", "region": region, "auroc_within": 0.6}
                 for region in ("all", "last-step")
-            ]
+            )
         ),
         figures.comparison_panels(comparison.compare([group])),
     )
