@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -188,16 +189,6 @@ def summary_data(output: Path, summary: ScoreSummary, explained: list[Explanatio
         "grader": summary.grader,
         "merged": summary.merged,
         "examples": [{"query_id": query, "spellings": spellings} for query, spellings in summary.examples],
-        "explained": [
-            {
-                "a": e.a,
-                "b": e.b,
-                "verdict": e.verdict.value,
-                "rule": e.rule,
-                "normalized_a": e.normalized_a,
-                "normalized_b": e.normalized_b,
-            }
-            for e in explained
-        ],
+        "explained": [asdict(e) | {"verdict": e.verdict.value} for e in explained],
         "notes": notes(summary),
     }

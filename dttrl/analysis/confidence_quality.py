@@ -18,8 +18,7 @@ from dttrl.analysis.accuracy import known_mean
 from dttrl.analysis.blocks import STEPS, spans
 from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.runs import rollout_files
-from dttrl.analysis.step_rollouts import scored_steps
+from dttrl.analysis.runs import rollout_files, scored_steps
 from dttrl.answers.extraction import extract
 from dttrl.confidence import Measure, Region, trajectory_confidence
 from dttrl.errors import InputError

@@ -22,8 +22,7 @@ from dttrl.analysis.accuracy import known_mean
 from dttrl.analysis.blocks import STEPS, Span, spans
 from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.runs import read_metrics, read_records
-from dttrl.analysis.step_rollouts import scored_steps
+from dttrl.analysis.runs import read_metrics, read_records, scored_steps
 from dttrl.answers.equivalence import Verdict
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
