@@ -22,7 +22,7 @@ CONSTRAINTS = str(ROOT / "constraints.txt")
 # One thread: on shared cores OpenMP's spin barriers make two threads many times slower than one.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # What the commands need before they load a model; mypy reads the types of these packages.
-LIGHT = ("numpy", "pyarrow", "pydantic", "pyyaml", "rich", "typer")
+LIGHT = ("filelock", "numpy", "pyarrow", "pydantic", "pyyaml", "rich", "typer")
 
 
 def install(session: nox.Session, *what: str) -> None:

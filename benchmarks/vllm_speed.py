@@ -37,9 +37,8 @@ from typing import Any
 
 import numpy as np
 
-from dttrl.sampling.vllm_engine.engine import VllmEngine
+from dttrl.sampling.vllm_engine.engine import VllmEngine, row_statistics
 from dttrl.sampling.vllm_engine.jobs import EngineSettings, Job, Stream
-from dttrl.sampling.vllm_engine.reduction import row_statistics
 from dttrl.settings.sections import Sampling
 
 PROMPT = 32

@@ -22,12 +22,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
+from dttrl.served_logprobs import MISSING_LOGPROB
 
 Measure = Literal["topk", "logprob", "perplexity", "entropy", "self-certainty"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-
-MISSING_LOGPROB = -9999.0
-"""What servers write for a log-probability that they do not know (as they cannot write -inf in JSON)."""
+MEASURED_COLUMNS: dict[Measure, str] = {
+    "topk": "token_confidence",
+    "logprob": "token_logprob",
+    "perplexity": "token_logprob",
+    "entropy": "token_entropy",
+    "self-certainty": "token_self_certainty",
+}
+"""The token column that a measure is computed from."""
 
 RegionKind = Literal["last-step", "all", "tail", "bottom", "lowest"]
 
@@ -97,17 +103,40 @@ def token_confidence(logprob_TK: ArrayLike, *, k: int) -> NDArray[np.float32]:
     extra entry would make the token look surer. ``-inf``, NaN and -9999 are missing. Returns float32 (T,),
     NaN where a token has no entry. Raises :class:`InputError` when k is not positive.
     """
+    top_TK = _largest(logprob_TK, k)
+    known_TK = np.isfinite(top_TK)
+    count_T = known_TK.sum(axis=1)
+    total_T = np.where(known_TK, top_TK, 0.0).sum(axis=1)
+    confidence_T = np.where(count_T > 0, -total_T / np.maximum(count_T, 1), np.nan)
+    return confidence_T.astype(np.float32)
+
+
+def token_entropy(logprob_TK: ArrayLike, *, k: int) -> NDArray[np.float32]:
+    """Return the entropy of each token from its k largest log-probabilities, in nats.
+
+    All tokens beyond the k are one more outcome, with the mass that the k leave. That is a lower bound of the
+    entropy over the vocabulary (splitting an outcome only adds to it) and closer to it than the sum over the
+    k alone, which lacks the outcome's own term; with the whole vocabulary in k it is exact. Input, result and
+    errors as for :func:`token_confidence`.
+    """
+    top_TK = _largest(logprob_TK, k)
+    known_TK = np.isfinite(top_TK)
+    probability_TK = np.exp(top_TK)
+    rest_T = np.clip(1.0 - probability_TK.sum(axis=1), 0.0, 1.0)
+    rest_term_T = rest_T * np.log(np.where(rest_T > 0, rest_T, 1.0))
+    entropy_T = -(probability_TK * np.where(known_TK, top_TK, 0.0)).sum(axis=1) - rest_term_T
+    return np.where(known_TK.any(axis=1), entropy_T, np.nan).astype(np.float32)
+
+
+def _largest(logprob_TK: ArrayLike, k: int) -> NDArray[np.float64]:
+    """Return the k largest entries of each token, the largest first, -inf where one is missing."""
     if k < 1:
-        raise InputError(f"k must be at least 1 to compute a token confidence, got {k}")
+        raise InputError(f"k must be at least 1 to compute statistics of a token, got {k}")
     values_TK = np.asarray(logprob_TK, dtype=np.float64)
     values_TK = values_TK.reshape(0, 1) if not values_TK.size else np.atleast_2d(values_TK)
     present_TK = np.isfinite(values_TK) & (values_TK > MISSING_LOGPROB)
-    ordered_TK = -np.sort(-np.where(present_TK, values_TK, -np.inf), axis=1)[:, :k]
-    counted_TK = np.isfinite(ordered_TK)
-    count_T = counted_TK.sum(axis=1)
-    total_T = np.where(counted_TK, ordered_TK, 0.0).sum(axis=1)
-    confidence_T = np.where(count_T > 0, -total_T / np.maximum(count_T, 1), np.nan)
-    return confidence_T.astype(np.float32)
+    ordered_TK: NDArray[np.float64] = -np.sort(-np.where(present_TK, values_TK, -np.inf), axis=1)[:, :k]
+    return ordered_TK
 
 
 def step_start(text: str, answer_start: int | None) -> int:
@@ -158,7 +187,10 @@ def trajectory_confidence(
     value is missing (not finite, or -9999) are left out of the mean. ``perplexity`` is the inverse
     perplexity, i.e. the geometric mean probability, in (0, 1].
     """
-    values_T = _token_values(rollout, measure)
+    if measure not in MEASURES:
+        raise InputError(f"measure {measure!r} is not one of: {', '.join(MEASURES)}")
+    values_T = getattr(rollout, MEASURED_COLUMNS[measure]).astype(np.float64)
+    values_T = -values_T if measure == "entropy" else values_T
     offset_T = rollout.token_offset
     present_T = np.isfinite(values_T) & (np.abs(values_T) < -MISSING_LOGPROB)
     if offset_T.size != values_T.size:
@@ -188,15 +220,3 @@ def positive_weights(confidence: NDArray[np.float64], measure: Measure | None) -
             "use measure topk or perplexity, or a vote without weights"
         )
     return weights
-
-
-def _token_values(rollout: Rollout, measure: Measure) -> NDArray[np.float64]:
-    if measure == "topk":
-        return rollout.token_confidence.astype(np.float64)
-    if measure in ("logprob", "perplexity"):
-        return rollout.token_logprob.astype(np.float64)
-    if measure == "entropy":
-        return -rollout.token_entropy.astype(np.float64)
-    if measure == "self-certainty":
-        return rollout.token_self_certainty.astype(np.float64)
-    raise InputError(f"measure {measure!r} is not one of: {', '.join(MEASURES)}")

@@ -1,9 +1,11 @@
-"""Files that are written whole or not at all, and only where they may be."""
+"""Files that are written whole or not at all, only where they may be, and by one process at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,19 +34,44 @@ def check_new_file(path: Path, *, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a temporary name beside ``path``; what the block wrote there then takes its place at once.
 
-    An exception in the block leaves ``path`` as it was and no temporary file.
+    It is on the disk by then, also after a power cut. An exception in the block leaves ``path`` as it was and
+    no temporary file; those that killed processes of this machine have left are removed.
     """
+    _remove_abandoned(path)
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        check_target(path, overwrite=overwrite)
         os.replace(temporary, path)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove the temporary files of the target that killed processes of this machine have left."""
+    prefix = f"{target.name}.tmp-"
+    with contextlib.suppress(OSError):  # a folder that cannot be listed may still be written to
+        for name in os.listdir(target.parent):
+            number = name.removeprefix(prefix)
+            if name.startswith(prefix) and number.isdecimal() and not _runs(int(number)):
+                (target.parent / name).unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        if sys.platform != "win32":  # where there is no harmless signal to ask with
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # somebody else's process; not the number of a process
+        return True
+    return True
 
 
 def sync_folder(folder: Path) -> None:
@@ -55,3 +82,29 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: object) -> Iterator[None]:
+    """Hold the lock file ``path`` for the block; its folder (not the parents of that) is made where missing.
+
+    InputError at once where another process holds it, and where the folder cannot be made or written to. The
+    system lets the lock go with the process, however that ends. File systems without locks let everyone in.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0, thread_local=False)
+    try:
+        path.parent.mkdir(exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"{what}: another process is working on it; wait for it or stop it") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise InputError(f"{path.parent}: cannot be written to ({error.strerror})") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # first, so that a waiting process does not lock a removed file
+            path.unlink()
+        lock.release()

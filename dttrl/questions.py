@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dttrl.errors import InputError
-from dttrl.question_files import NumberLiteral, Row, read_rows
+from dttrl.row_files import NumberLiteral, Place, PlacedRow, lookup, read_rows
 from dttrl.tables import sanitize
 from dttrl.validation import one_line
 
@@ -49,14 +49,6 @@ class Question:
     source: str | None = None
 
 
-@dataclass(frozen=True)
-class _Columns:
-    prompt: str
-    answer: str | None
-    id: str | None
-    source: str | None
-
-
 def read_questions(
     path: Path,
     *,
@@ -80,22 +72,24 @@ def read_questions(
     if not rows:
         raise InputError(f"{path}: holds no question")
     names = list(dict.fromkeys(name for _, row in rows for name in row))
-    columns = _Columns(
-        prompt=_required(path, "prompt", prompt_column, names),
-        answer=_resolve(path, "answer", answer_column, rows, names),
-        id=_resolve(path, "id", id_column, rows, names),
-        source=_resolve(path, "source", source_column, rows, names),
-    )
+    prompt = _required(path, "prompt", prompt_column, names)
+    asked = {"answer": answer_column, "id": id_column, "source": source_column}
+    columns = {role: _resolve(path, role, column, rows, names) for role, column in asked.items()}
     questions: list[Question] = []
-    seen: dict[str, str] = {}
+    seen: dict[str, Place] = {}
     for number, (where, row) in enumerate(rows):
-        question = _question(number, where, row, columns, path.stem)
-        if question.id in seen:
+        found = {role: _scalar(row, where, column) for role, column in columns.items()}
+        stock = found["source"] or sanitize(path.stem)
+        identity = found["id"]
+        if identity is None or columns["id"] == "extra_info.index":
+            identity = f"{stock}-{number if identity is None else identity}"
+        text = _prompt(lookup(row, prompt), where, prompt)
+        if identity in seen:
             raise InputError(
-                f"{where}: id {question.id!r} was used at {seen[question.id]} already; ids must be unique"
+                f"{where}: id {identity!r} was used at {seen[identity]} already; ids must be unique"
             )
-        seen[question.id] = where
-        questions.append(question)
+        seen[identity] = where
+        questions.append(Question(identity, text, found["answer"], found["source"]))
     return questions
 
 
@@ -111,11 +105,13 @@ def _required(path: Path, role: str, column: str, names: Sequence[str]) -> str:
     raise InputError(f"{path}: no column {column!r} (columns: {shown}); {hint}name it with --{role}-column")
 
 
-def _resolve(path: Path, role: str, column: str, rows: Sequence[Row], names: Sequence[str]) -> str | None:
+def _resolve(
+    path: Path, role: str, column: str, rows: Sequence[PlacedRow], names: Sequence[str]
+) -> str | None:
     """Return the column of an optional role, None when there is none; one asked for must be there."""
     candidates = (column, *_FALLBACKS[role]) if column == role else (column,)
     for name in candidates:
-        if name in names or any(_lookup(row, name) is not None for _, row in rows):
+        if name in names or any(lookup(row, name) is not None for _, row in rows):
             return name
     if column != role:
         raise InputError(
@@ -124,38 +120,9 @@ def _resolve(path: Path, role: str, column: str, rows: Sequence[Row], names: Seq
     return None
 
 
-def _lookup(row: dict[str, Any], name: str | None) -> Any:
-    """Return a field by name, or by its path through nested fields ("reward_model.ground_truth")."""
-    if name is None:
-        return None
-    if name in row:
-        return row[name]
-    value: Any = row
-    for part in name.split("."):
-        if not isinstance(value, dict):
-            return None
-        value = value.get(part)
-    return value
-
-
-def _question(number: int, where: str, row: dict[str, Any], columns: _Columns, stem: str) -> Question:
-    source = _scalar(_lookup(row, columns.source), where, columns.source)
-    identity = _scalar(_lookup(row, columns.id), where, columns.id)
-    stock = source or sanitize(stem)
-    if identity is None:
-        identity = f"{stock}-{number}"
-    elif columns.id == "extra_info.index":
-        identity = f"{stock}-{identity}"
-    return Question(
-        id=identity,
-        prompt=_prompt(_lookup(row, columns.prompt), where, columns.prompt),
-        answer=_scalar(_lookup(row, columns.answer), where, columns.answer),
-        source=source,
-    )
-
-
-def _scalar(value: Any, where: str, column: str | None) -> str | None:
-    """Return text or a number as text, None for what says nothing (null, blank, NaN)."""
+def _scalar(row: dict[str, Any], where: Place, column: str | None) -> str | None:
+    """Return text or a number as text, None for what says nothing (null, blank, NaN, no column)."""
+    value = None if column is None else lookup(row, column)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -165,7 +132,7 @@ def _scalar(value: Any, where: str, column: str | None) -> str | None:
     raise InputError(f"{where}: {column!r} is a {type(value).__name__}, expected text or a number")
 
 
-def _prompt(value: Any, where: str, column: str) -> str:
+def _prompt(value: Any, where: Place, column: str) -> str:
     if isinstance(value, list):
         value = _chat_prompt(value, where, column)
     if value is None or (isinstance(value, str) and not value.strip()):
@@ -179,7 +146,7 @@ def _kind(value: Any) -> str:
     return "number" if isinstance(value, NumberLiteral) else type(value).__name__
 
 
-def _chat_prompt(messages: list[Any], where: str, column: str) -> str:
+def _chat_prompt(messages: list[Any], where: Place, column: str) -> str:
     """Join the user messages of a chat; its system messages are left out."""
     texts: list[str] = []
     for message in messages:

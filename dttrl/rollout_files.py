@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from dttrl.errors import InputError
 from dttrl.schemas import KEY_COLUMNS, ROLLOUTS
-from dttrl.validation import conform, file_metadata, file_schema, missing_column, one_line, open_parquet
+from dttrl.validation import (
+    check_distinct,
+    conform,
+    file_metadata,
+    file_schema,
+    missing_column,
+    one_line,
+    open_parquet,
+)
 
 COMPATIBLE_METADATA = (
     "format_version",
@@ -30,6 +38,7 @@ COMPATIBLE_METADATA = (
     "top_k",
     "k",
     "logprobs_mode",
+    "entropy",
     "measure",
     "region",
     "answer_kind",
@@ -169,26 +178,18 @@ class RolloutFiles:
         ``columns`` narrows what is read; the key columns always come. Raises InputError for a null or unfit
         value, a repeated key, a group whose rows do not lie together, and damaged data.
         """
-        schema = self.schema
-        if columns is not None:
-            self.require(*columns)
-            wanted = {*KEY_COLUMNS, *columns}
-            schema = pa.schema(
-                [field for field in self.schema if field.name in wanted], metadata=self.schema.metadata
-            )
-        for block in self._blocks(schema, 1):
+        for block in self.blocks(columns, rows=1):
             bounds = zip(block.start_Q[:-1].tolist(), block.start_Q[1:].tolist(), strict=True)
             for step, query, (start, stop) in zip(block.step, block.query_id, bounds, strict=True):
                 yield RolloutGroup(step, query, block.table.slice(start, stop - start))
 
-    def blocks(self, columns: Sequence[str], *, rows: int = 2**16) -> Iterator[RolloutBlock]:
+    def blocks(self, columns: Sequence[str] | None, *, rows: int = 2**16) -> Iterator[RolloutBlock]:
         """Yield the rollouts of many questions at a time, about ``rows`` of them; else as :meth:`groups`."""
-        self.require(*columns)
-        wanted = {*KEY_COLUMNS, *columns}
-        fields = [field for field in self.schema if field.name in wanted]
-        yield from self._blocks(pa.schema(fields, metadata=self.schema.metadata), rows)
-
-    def _blocks(self, schema: pa.Schema, rows: int) -> Iterator[RolloutBlock]:
+        schema = self.schema
+        if columns is not None:
+            self.require(*columns)
+            fields = [field for field in schema if field.name in {*KEY_COLUMNS, *columns}]
+            schema = pa.schema(fields, metadata=schema.metadata)
         seen: set[Key] = set()
         tables: list[pa.Table] = []
         sources: list[_Source] = []
@@ -226,10 +227,7 @@ def _expand(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         files.extend(parts)
     if not files:
         raise InputError("no rollout files were given")
-    resolved = [path.resolve() for path in files]
-    for index, path in enumerate(resolved):
-        if path in resolved[:index]:
-            raise InputError(f"{files[index]}: given twice")
+    check_distinct(files)
     return files, folders
 
 
@@ -300,7 +298,10 @@ def _block(
     queries = table.column("query_id").take(starts).to_pylist()
     for key, start in zip(zip(steps, queries, strict=True), starts.tolist(), strict=True):
         if key in seen:
-            raise InputError(_reappears(*_locate(sources, start), key))
+            raise InputError(
+                f"{_place(sources, start)}: {_shown(key)} appears again after other questions;"
+                " sort the rows by step, query_id, sample_id"
+            )
         seen.add(key)
     ends = np.append(starts, len(table))
     sample = table.column("sample_id").to_numpy()
@@ -316,29 +317,21 @@ def _block(
         if len(repeated):
             row = int(order[repeated[0] + 1])
             key = steps[question[row]], queries[question[row]]
-            raise InputError(_repeats(*_locate(sources, row), key, int(sample[row])))
+            raise InputError(
+                f"{_place(sources, row)} repeats {_shown(key)}, sample_id {sample[row]}; drop one of them"
+            )
         table = table.take(order)
     return RolloutBlock(table, ends, steps, queries)
 
 
-def _locate(sources: Sequence[_Source], position: int) -> tuple[Path, int]:
+def _place(sources: Sequence[_Source], position: int) -> str:
+    """Return file and row of the row at ``position`` of all the sources."""
     for source in sources:
         if position < source.count:
-            return source.path, source.row + position
+            return f"{source.path}: row {source.row + position}"
         position -= source.count
     raise AssertionError(position)
 
 
 def _shown(key: Key) -> str:
     return f"query_id {key[1]!r}" + ("" if key[0] is None else f", step {key[0]}")
-
-
-def _repeats(path: Path, row: int, key: Key, sample: int) -> str:
-    return f"{path}: row {row} repeats {_shown(key)}, sample_id {sample}; drop one of them"
-
-
-def _reappears(path: Path, row: int, key: Key) -> str:
-    return (
-        f"{path}: row {row}: {_shown(key)} appears again after other questions;"
-        " sort the rows by step, query_id, sample_id"
-    )

@@ -26,19 +26,14 @@ _MEASURE_UNIT = "unit of the measure named in the file metadata"
 class TableSchema:
     """The columns of one stage: all that are known, those that a file must have, and the unique key.
 
-    ``fields`` holds the known columns in their order. A file may lack the ``optional`` ones and may have
-    columns that are not listed here. ``step`` is null (or absent) in data that no training step made.
+    ``fields`` holds the known columns in their order. A file may lack those that are not required and may
+    have columns that are not listed here. ``step`` is null (or absent) in data that no training step made.
     """
 
     name: str
     fields: pa.Schema
     required: frozenset[str]
     key: tuple[str, ...]
-
-    @property
-    def optional(self) -> frozenset[str]:
-        """The known columns that a file may lack."""
-        return frozenset(self.fields.names) - self.required
 
     def select(self, names: Iterable[str]) -> pa.Schema:
         """Return the schema of the named columns, in the order of ``fields``; raises for an unknown name."""
@@ -121,7 +116,7 @@ ROLLOUTS = _stage(
             _maybe(
                 "token_entropy",
                 _FLOATS,
-                "entropy of the next-token distribution; full or topk as the file metadata says",
+                "entropy of the next token: full, or topk (the rest as one outcome), as the metadata say",
                 "nats",
             ),
             _maybe("token_self_certainty", _FLOATS, "KL(uniform || next token), arXiv:2502.18581", "nats"),
@@ -169,30 +164,17 @@ _N_VALID = _column("n_valid", _INT, "rollouts with an answer", "rollouts")
 _TIE = _column("tie", _BOOL, "several classes had the most votes")
 
 
-def _distri_columns() -> list[pa.Field]:
-    split, unit = "eq:global_gmm_split", "rollouts"
-    return [
-        _maybe("n_pos", _INT, "rollouts in the positive set", unit, split),
-        _maybe("n_neg", _INT, "rollouts in the negative set", unit, split),
-        _maybe(
-            "rejected",
-            _STRING,
-            "answer that the negative set elected and that was dropped; null: none",
-            equation="eq:reject_filter",
-        ),
-        _maybe("fallback", _STRING, "why a plainer vote was taken; null: none was"),
-    ]
-
-
-def _mixture_columns() -> list[pa.Field]:
-    meanings = {
-        "mean_neg": "mean of the negative (lower) component of the mixture",
-        "std_neg": "standard deviation of the negative component",
-        "mean_pos": "mean of the positive (higher) component of the mixture",
-        "std_pos": "standard deviation of the positive component",
-    }
-    return [_maybe(name, _FLOAT, text, _MEASURE_UNIT, "eq:gmm") for name, text in meanings.items()]
-
+_DISTRI = (
+    _maybe("n_pos", _INT, "rollouts in the positive set", "rollouts", "eq:global_gmm_split"),
+    _maybe("n_neg", _INT, "rollouts in the negative set", "rollouts", "eq:global_gmm_split"),
+    _maybe(
+        "rejected",
+        _STRING,
+        "answer that the negative set elected and that was dropped; null: none",
+        equation="eq:reject_filter",
+    ),
+    _maybe("fallback", _STRING, "why a plainer vote was taken; null: none was"),
+)
 
 VOTES = _stage(
     "votes",
@@ -214,8 +196,23 @@ VOTES = _stage(
         _column("margin", _FLOAT, "share of the votes of the winner minus that of the runner-up"),
         _TIE,
         _DIVERSITY,
-        *_distri_columns(),
-        *_mixture_columns(),
+        *_DISTRI,
+        _maybe(
+            "mean_neg",
+            _FLOAT,
+            "mean of the negative (lower) component of the mixture",
+            _MEASURE_UNIT,
+            "eq:gmm",
+        ),
+        _maybe("std_neg", _FLOAT, "standard deviation of the negative component", _MEASURE_UNIT, "eq:gmm"),
+        _maybe(
+            "mean_pos",
+            _FLOAT,
+            "mean of the positive (higher) component of the mixture",
+            _MEASURE_UNIT,
+            "eq:gmm",
+        ),
+        _maybe("std_pos", _FLOAT, "standard deviation of the positive component", _MEASURE_UNIT, "eq:gmm"),
     ),
 )
 
@@ -239,7 +236,7 @@ LABELS = _stage(
         _DIVERSITY,
         _column("diversity_weight", _FLOAT, "weight of the question", equation="eq:uncertainty-weight"),
         _column("reward_mean", _FLOAT, "mean reward over the trained rollouts", "fraction"),
-        *_distri_columns(),
+        *_DISTRI,
     ),
 )
 

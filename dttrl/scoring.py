@@ -20,7 +20,7 @@ import pyarrow as pa
 from dttrl.answers.extraction import Extraction
 from dttrl.answers.grading import Grader
 from dttrl.answers.kinds import AUTO
-from dttrl.confidence import LAST_STEP, Measure, Region, trajectory_confidence
+from dttrl.confidence import LAST_STEP, MEASURED_COLUMNS, Measure, Region, trajectory_confidence
 from dttrl.rollouts import Rollout, table_to_rollouts
 from dttrl.schemas import ROLLOUTS
 from dttrl.scored import Scored
@@ -32,15 +32,6 @@ MAX_EXAMPLES = 5
 """How many classes of several spellings a summary shows."""
 NO_ANSWER = "none"
 """Name under which rollouts without an answer are counted among the answer sources."""
-
-# Which token column a measure is computed from.
-_TOKEN_COLUMN: dict[Measure, str] = {
-    "topk": "token_confidence",
-    "logprob": "token_logprob",
-    "perplexity": "token_logprob",
-    "entropy": "token_entropy",
-    "self-certainty": "token_self_certainty",
-}
 
 
 @dataclass
@@ -235,7 +226,7 @@ def grader_version() -> str:
 
 def _confidence_source(names: Sequence[str], measure: Measure, summary: ScoreSummary) -> bool:
     """Decide whether stored confidences are kept (True) or computed from tokens (False); note it."""
-    column = _TOKEN_COLUMN[measure]
+    column = MEASURED_COLUMNS[measure]
     if column in names:
         return False
     if "confidence" in names:

@@ -9,8 +9,6 @@ fail on a nested column over 2 GiB in one group). The schemas and the streaming 
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dttrl.errors import InputError, WorkError
-from dttrl.outputs import check_target, sync_folder
+from dttrl.errors import DttrlError, InputError, WorkError
+from dttrl.outputs import check_target, replacing
 from dttrl.rollout_files import COMPATIBLE_METADATA, RolloutFiles, RolloutGroup
 from dttrl.schemas import (
     EVALUATIONS,
@@ -125,12 +123,11 @@ class TableWriter:
         row_group_bytes: int = ROW_GROUP_BYTES,
     ) -> None:
         self.path = Path(path)
-        self._overwrite = overwrite
         check_target(self.path, overwrite=overwrite)
         self.schema = schema
         self.num_rows = 0
         self._limit = row_group_bytes
-        self._temporary = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
+        self._replacing = replacing(self.path, overwrite=overwrite)
         self._metadata = metadata_json(metadata, schema)
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
@@ -142,9 +139,8 @@ class TableWriter:
         ]  # repeated short text; per-token numbers would only waste the attempt
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(self.path)
             self._writer = pq.ParquetWriter(
-                self._temporary,
+                self._replacing.__enter__(),
                 self.schema.with_metadata({METADATA_KEY: self._metadata}),
                 compression="zstd",
                 use_dictionary=dictionary,
@@ -187,28 +183,22 @@ class TableWriter:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if kind is None:
-                self._finish()
-        finally:
-            writer, self._writer = self._writer, None
-            if writer is not None:
-                with contextlib.suppress(OSError, pa.ArrowException):
-                    writer.close()
-            self._temporary.unlink(missing_ok=True)
+            with contextlib.ExitStack() as stack:
+                stack.push(self._replacing)
+                stack.callback(self._close)
+                if error is not None:
+                    raise error
+                self._flush()
+                self._writer.close()
+        except OSError as failure:
+            if failure is error or isinstance(failure, DttrlError):
+                raise
+            raise WorkError(f"{self.path}: writing failed ({one_line(failure)})") from failure
 
-    def _finish(self) -> None:
-        self._flush()
-        try:
-            self._writer.close()
-            with self._temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-            check_target(self.path, overwrite=self._overwrite)
-            os.replace(self._temporary, self.path)
-            sync_folder(self.path.parent)
-        except InputError:
-            raise
-        except OSError as error:
-            raise WorkError(f"{self.path}: writing failed ({one_line(error)})") from error
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        with contextlib.suppress(OSError, pa.ArrowException):
+            writer.close()
 
 
 def _pieces(table: pa.Table, limit: int) -> Iterator[pa.Table]:
@@ -220,27 +210,6 @@ def _pieces(table: pa.Table, limit: int) -> Iterator[pa.Table]:
     half = len(table) // 2
     yield from _pieces(table.slice(0, half), limit)
     yield from _pieces(table.slice(half), limit)
-
-
-def _remove_abandoned(target: Path) -> None:
-    """Remove the temporary files of the target that killed processes of this machine have left."""
-    prefix = f"{target.name}.tmp-"
-    with contextlib.suppress(OSError):  # a folder that cannot be listed may still be written to
-        for name in os.listdir(target.parent):
-            number = name.removeprefix(prefix)
-            if name.startswith(prefix) and number.isdecimal() and not _runs(int(number)):
-                (target.parent / name).unlink(missing_ok=True)
-
-
-def _runs(process: int) -> bool:
-    try:
-        if sys.platform != "win32":  # where there is no harmless signal to ask with
-            os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # somebody else's process; not the number of a process
-        return True
-    return True
 
 
 def write_table(

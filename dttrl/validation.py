@@ -70,6 +70,19 @@ def one_line(shown: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
+def kind(value: Any) -> str:
+    """Return what a value is, in the words of JSON."""
+    if value is None:
+        return "null"
+    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
+    return names.get(type(value), "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}")
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, short and on one line."""
+    return one_line(repr(value)[:80])
+
+
 def file_metadata(parquet: Any, path: Path, stage: TableSchema | None = None) -> dict[str, Any]:
     """Return the JSON object under the key ``dttrl``, {} for other people's files; checks version, stage."""
     text = (parquet.schema_arrow.metadata or {}).get(METADATA_KEY)
@@ -141,18 +154,15 @@ def file_schema(
             continue
         if field.name in stage.fields.names:
             declared = stage.fields.field(field.name)
-            _check_type(field, declared, path)
+            if not _convertible(field.type, declared.type):
+                raise InputError(
+                    f"{path}: column {field.name!r} is {one_line(field.type)}, expected {declared.type};"
+                    " convert it"
+                )
             field = declared
         fields.append(field)
     fields += [stage.fields.field(name) for name in columns or () if name not in found.names]
     return pa.schema(fields, metadata=stage.fields.metadata)
-
-
-def _check_type(found: pa.Field, declared: pa.Field, path: Path) -> None:
-    if not _convertible(found.type, declared.type):
-        raise InputError(
-            f"{path}: column {found.name!r} is {one_line(found.type)}, expected {declared.type}; convert it"
-        )
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -223,6 +233,15 @@ def _first_unfit(column: pa.ChunkedArray, kind: pa.DataType) -> int:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             high = middle
     return low
+
+
+def check_distinct(paths: Sequence[Path]) -> None:
+    """Raise for a file that is given twice, under whatever name."""
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise InputError(f"{path}: given twice")
+        seen.add(path.resolve())
 
 
 def check_unique(table: pa.Table, stage: TableSchema, path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dttrl.interop.registry import FORMATS
+from dttrl.interop.formats import FORMATS
 from dttrl.methods import METHODS
 from dttrl.voting.registry import METHODS as VOTING
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +19,7 @@ def accepts_foreign(parameter: str, *, scored: bool) -> Callable[[Callable[..., 
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
         def wrapped(**arguments: Any) -> None:
             files: list[Path] | None = arguments[parameter]
             if not files:
@@ -33,12 +34,6 @@ def accepts_foreign(parameter: str, *, scored: bool) -> Callable[[Callable[..., 
                     console.note(f"dttrl: {text}")
                 command(**{**arguments, parameter: accepted.paths})
 
-        wrapped.__name__ = command.__name__
-        wrapped.__doc__ = command.__doc__
-        wrapped.__module__ = command.__module__
-        signature = inspect.signature(command, eval_str=True)
-        wrapped.__signature__ = signature  # type: ignore[attr-defined]
-        wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
         return wrapped
 
     return decorate

@@ -78,9 +78,9 @@ def import_(
         _list(console)
         return
     from dttrl.errors import InputError
+    from dttrl.interop.fields import ReadOptions
+    from dttrl.interop.formats import format_named
     from dttrl.interop.importing import import_files
-    from dttrl.interop.records import ReadOptions
-    from dttrl.interop.registry import format_named
     from dttrl.questions import read_questions
 
     if format_ is None or not sources or output is None:
@@ -104,7 +104,7 @@ def import_(
 def roles(text: str | None) -> dict[str, str]:
     """Read ``--columns``: "question=qid,answer=pred" -> {"question": "qid", "answer": "pred"}."""
     from dttrl.errors import InputError
-    from dttrl.interop.records import ROLES
+    from dttrl.interop.fields import ROLES
 
     found: dict[str, str] = {}
     for part in text.split(",") if text else ():
@@ -118,21 +118,13 @@ def roles(text: str | None) -> dict[str, str]:
 
 
 def _list(console: Console) -> None:
-    from dttrl.interop.registry import FORMATS
+    from dttrl.interop.formats import FORMATS
 
-    rows = [[entry.name, entry.recognised, entry.carries, entry.summary] for entry in FORMATS.values()]
-    console.table("Formats", ["format", "recognised by", "carries", "what it is"], rows)
-    console.data(
-        [
-            {
-                "format": entry.name,
-                "summary": entry.summary,
-                "recognised": entry.recognised,
-                "carries": entry.carries,
-            }
-            for entry in FORMATS.values()
-        ]
-    )
+    keys = ("format", "summary", "recognised", "carries")
+    rows = [(entry.name, entry.summary, entry.recognised, entry.carries) for entry in FORMATS.values()]
+    shown = [[name, recognised, carries, summary] for name, summary, recognised, carries in rows]
+    console.table("Formats", ["format", "recognised by", "carries", "what it is"], shown)
+    console.data([dict(zip(keys, row, strict=True)) for row in rows])
 
 
 def _show(console: Console, summary: ImportSummary, output: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from dttrl.answers.grading import Grader
 from dttrl.answers.kinds import AUTO
 from dttrl.confidence import Measure
+from dttrl.interop.formats import Format, recognise
 from dttrl.interop.importing import import_files
-from dttrl.interop.registry import Format, recognise
-from dttrl.interop.sources import is_parquet, parquet_fields
+from dttrl.row_files import fields_of, is_parquet
 from dttrl.scoring import score_files
 
 
@@ -43,7 +43,7 @@ def foreign_format(path: Path) -> Format | None:
 
 
 def _ours(path: Path) -> bool:
-    return is_parquet(path) and {"query_id", "sample_id"} <= set(parquet_fields(path))
+    return is_parquet(path) and {"query_id", "sample_id"} <= fields_of(path)
 
 
 def accept(

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dttrl.errors import InputError
-from dttrl.interop.records import Findings, ReadOptions, Record
-from dttrl.interop.registry import Format
+from dttrl.interop.fields import Findings, ReadOptions, Record
+from dttrl.interop.formats import Format
 from dttrl.interop.spill import Spill
 from dttrl.questions import Question
 from dttrl.schemas import ROLLOUTS
 from dttrl.tables import TableWriter, sanitize
-from dttrl.validation import one_line
+from dttrl.validation import check_distinct, one_line
 
 _EVERY = 256  # records between two calls of the progress
 
@@ -58,10 +58,7 @@ def expand(sources: Sequence[Path], entry: Format) -> list[Path]:
         if not inside:
             raise InputError(f"{source}: no files of format {entry.name} ({entry.recognised}) in this folder")
         files += inside
-    resolved = [path.resolve() for path in files]
-    for index, path in enumerate(resolved):
-        if path in resolved[:index]:
-            raise InputError(f"{files[index]}: given twice")
+    check_distinct(files)
     if not files:
         raise InputError("no files to import were given")
     return files
@@ -118,7 +115,7 @@ def import_files(
         summary = ImportSummary(
             entry.name,
             files=len(paths),
-            questions=spill.num_questions,
+            questions=len(spill.questions),
             rollouts=spill.num_rows,
             columns=list(schema.names),
             model=metadata.get("model"),

@@ -7,6 +7,7 @@ A ``.eval`` is read a sample at a time; a ``.json`` log must be parsed whole.
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -14,28 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dttrl.errors import InputError
-from dttrl.interop.openai_chat import apply, statistics_of
-from dttrl.interop.records import (
-    Findings,
-    Place,
-    ReadOptions,
-    Record,
-    chat_text,
-    finish,
-    label,
-    label_field,
-    list_field,
-    lookup,
-    no_score,
-    number_field,
-    object_field,
-    require,
-    shown,
-    text_field,
-    whole_field,
-)
-from dttrl.interop.sources import head, parse_object
-from dttrl.validation import one_line
+from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, chat_text, finish, label, no_score
+from dttrl.interop.openai_chat import put_tokens
+from dttrl.row_files import Place, PlacedRow, head, json_object, lookup, reading
+from dttrl.validation import one_line, shown
 
 MAX_SAMPLE_BYTES = 2**30
 """Longest JSON file of one sample that is unpacked."""
@@ -61,22 +44,19 @@ def read(path: Path, options: ReadOptions, findings: Findings) -> Iterator[Recor
     """Yield the choices of each sample; samples that ended with an error are counted and passed over."""
     archived = head(path, 2) == b"PK"
     samples = _archive(path) if archived else _document(path)
-    header = next(samples)[1]
-    task = label_field(header, "eval.task", Place(path, 0, "header"))
-    model = label_field(header, "eval.model", Place(path, 0, "header"))
+    header = Fields(*next(samples))
+    task, model = header.label("eval.task"), header.label("eval.model")
     for place, sample in samples:
         if not lookup(sample, "output.choices"):
             why = "that ended with an error" if sample.get("error") else "without output"
             findings.remarks[f"{path.name}: samples {why} were passed over"] += 1
             continue
-        yield from _sample(sample, task, model, place, options, findings)
+        yield from _sample(Fields(place, sample), task, model, options, findings)
 
 
-def _document(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    try:
-        log = parse_object(path.read_bytes(), path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+def _document(path: Path) -> Iterator[PlacedRow]:
+    with reading(path):
+        log = json_object(path.read_bytes(), path)
     yield Place(path, 0, "header"), log
     samples = log.get("samples")
     if not isinstance(samples, list):
@@ -88,7 +68,7 @@ def _document(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
         yield place, sample
 
 
-def _archive(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+def _archive(path: Path) -> Iterator[PlacedRow]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -119,39 +99,36 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: {name} is damaged ({one_line(error)})") from error
     if len(data) > MAX_SAMPLE_BYTES:
         raise InputError(f"{path}: {name} unpacks to more than {MAX_SAMPLE_BYTES >> 20} MiB")
-    return parse_object(data, Path(f"{path}/{name}"))
+    return json_object(data, Path(f"{path}/{name}"))
 
 
 def _sample(
-    sample: dict[str, Any],
-    task: str | None,
-    model: str | None,
-    place: Place,
-    options: ReadOptions,
-    findings: Findings,
+    fields: Fields, task: str | None, model: str | None, options: ReadOptions, findings: Findings
 ) -> Iterator[Record]:
-    scores = sample.get("scores")
-    scores = scores if isinstance(scores, dict) else {}
+    place, given = fields.place, fields.get("scores")
+    scores = given if isinstance(given, dict) else {}
     findings.scores.update({name: None for name, score in scores.items() if _value(score) is not None})
-    epoch = whole_field(sample, "epoch", place) or 1
-    identity = label(require(sample, "id", place), "id", place)
-    choices = list_field(sample, "output.choices", place)
-    for index, choice in enumerate(choices):
-        if not isinstance(choice, dict):
+    epoch = fields.whole("epoch") or 1
+    identity = label(fields.need("id"), "id", place)
+    model = fields.label("output.model") or model
+    prompt, gold = _resolved(fields.chat("input"), fields), _gold(fields.get("target"), place)
+    choices = fields.items("output.choices")
+    for index, given in enumerate(choices):
+        if not isinstance(given, dict):
             raise InputError(f"{place}: field 'output.choices.{index}' is not an object")
-        content = object_field(choice, "message", place).get("content")
-        text = _resolved(_message(content, place), sample, place)
+        choice = Fields(place, given)
+        text = _resolved(_message(choice.inside("message").get("content"), place), fields)
         record = Record(
             place,
             str(identity),
             sample=(epoch - 1) * 1000 + index,
             source=task,
-            prompt=_resolved(chat_text(require(sample, "input", place), "input", place), sample, place),
-            gold=_gold(sample.get("target"), place),
+            prompt=prompt,
+            gold=gold,
             finish_reason=finish(choice.get("stop_reason")),
-            model=label_field(sample, "output.model", place) or model,
+            model=model,
         )
-        apply(record, text, statistics_of(choice.get("logprobs"), text, place, options, findings))
+        put_tokens(record, choice.get("logprobs"), text, options, findings)
         if len(choices) == 1:
             record.answer = _answer(scores, options.score, text)
         if options.score is not None:
@@ -172,11 +149,11 @@ def _message(content: Any, place: Place) -> str:
     return "".join(parts)
 
 
-def _resolved(text: str, sample: dict[str, Any], place: Place) -> str:
+def _resolved(text: str, sample: Fields) -> str:
     """Put back a text that the log keeps once under ``attachments``."""
     if not text.startswith("attachment://"):
         return text
-    return text_field(sample, f"attachments.{text.removeprefix('attachment://')}", place)
+    return sample.text(f"attachments.{text.removeprefix('attachment://')}")
 
 
 def _gold(target: Any, place: Place) -> str | None:
@@ -210,4 +187,4 @@ def _score(scores: dict[str, Any], name: str, count: int, place: Place) -> float
     value = _value(scores[name])
     if value is None:
         raise InputError(f"{place}: score {name!r} is {shown(scores[name])}, expected a number or C, I, P, N")
-    return number_field({name: value}, name, place)
+    return None if math.isnan(value) else value

@@ -10,82 +10,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from dttrl.errors import InputError
-from dttrl.interop.records import (
-    Findings,
-    Place,
-    ReadOptions,
-    Record,
-    chat_text,
-    kind,
-    label,
-    label_field,
-    list_field,
-    lookup,
-    no_score,
-    number_field,
-    numbers,
-    object_field,
-    question_key,
-    reference,
-)
-from dttrl.interop.sources import is_parquet, parquet_fields, parquet_rows
+from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, label, question_key, reference
+from dttrl.row_files import fields_of, is_parquet, parquet_rows
 
 _COLUMNS = ("doc", "metric", "model_response")
 
 
 def recognise(path: Path) -> bool:
     """Whether a Parquet file has the columns ``doc`` and ``model_response``."""
-    return is_parquet(path) and {"doc", "model_response"} <= set(parquet_fields(path))
+    return is_parquet(path) and {"doc", "model_response"} <= fields_of(path)
 
 
 def read(path: Path, options: ReadOptions, findings: Findings) -> Iterator[Record]:
     """Yield the texts of each document."""
     for place, row in parquet_rows(path, _COLUMNS):
-        yield from _document(row, place, options, findings)
+        yield from _document(Fields(place, row), options, findings)
 
 
-def _document(
-    row: dict[str, Any], place: Place, options: ReadOptions, findings: Findings
-) -> Iterator[Record]:
-    doc = object_field(row, "doc", place)
-    texts = list_field(row, "model_response.text", place)
-    metric = row.get("metric") if isinstance(row.get("metric"), dict) else {}
-    findings.scores.update(dict.fromkeys(numbers(metric or {})))
-    query = chat_text(doc.get("query"), "doc.query", place)
-    task = label_field(row, "doc.task_name", place)
-    number = label_field(row, "doc.id", place)
-    score = None
-    if options.score is not None:
-        score = number_field(metric, options.score, place)
-        if lookup(metric, options.score) is None:
-            raise no_score(options.score, place, numbers(metric or {}))
-        if len(texts) > 1:
-            raise InputError(
-                f"{place}: metric {options.score!r} is one value for {len(texts)} texts, so it cannot be the"
-                " score of each; leave out --score"
-            )
-    tokens = lookup(row, "model_response.output_tokens")
+def _document(fields: Fields, options: ReadOptions, findings: Findings) -> Iterator[Record]:
+    doc = fields.inside("doc")
+    texts = fields.texts("model_response.text")
+    metric = fields.get("metric")
+    values = Fields(fields.place, metric if isinstance(metric, dict) else {})
+    score = values.score(options, findings, count=len(texts))
+    query = fields.chat("doc.query")
+    task, number = fields.label("doc.task_name"), fields.label("doc.id")
+    tokens = fields.get("model_response.output_tokens")
     tokens = tokens if isinstance(tokens, list) and len(tokens) == len(texts) else [None] * len(texts)
     for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InputError(f"{place}: field 'model_response.text.{index}' is {kind(text)}, expected text")
         yield Record(
-            place,
+            fields.place,
             question_key(query) if number is None else f"{task or 'doc'}-{number}",
             sample=index,
             source=task,
             prompt=query,
-            gold=reference(_gold(doc, place)),
+            gold=reference(_gold(doc)),
             text=text,
             num_tokens=len(tokens[index]) if isinstance(tokens[index], list) else None,
             confidence=score,
         )
 
 
-def _gold(doc: dict[str, Any], place: Place) -> str | None:
+def _gold(doc: Fields) -> str | None:
     """Return the choice at the gold index; of several, the first."""
     choices, index = doc.get("choices"), doc.get("gold_index")
     if isinstance(index, list):
@@ -93,6 +61,6 @@ def _gold(doc: dict[str, Any], place: Place) -> str | None:
     if index is None or not choices:
         return None
     if not isinstance(choices, list) or not isinstance(index, int) or not 0 <= index < len(choices):
-        raise InputError(f"{place}: field 'doc.gold_index' names no entry of 'doc.choices'")
+        raise InputError(f"{doc.place}: field 'doc.gold_index' names no entry of 'doc.choices'")
     gold = choices[index]
-    return label(gold[0] if isinstance(gold, list) and gold else gold, "doc.choices", place)
+    return label(gold[0] if isinstance(gold, list) and gold else gold, "doc.choices", doc.place)

@@ -12,24 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dttrl.confidence import token_confidence
 from dttrl.errors import InputError
-from dttrl.interop.logprobs import TokenStatistics, entries_asked, token_statistics
-from dttrl.interop.records import (
-    Findings,
-    Place,
-    ReadOptions,
-    Record,
-    chat_text,
-    finish,
-    label_field,
-    list_field,
-    lookup,
-    number_field,
-    object_field,
-    question_key,
-    whole_field,
-)
-from dttrl.interop.sources import first_object, json_lines
+from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, chat_text, finish, question_key
+from dttrl.row_files import first_object, json_lines, lookup
+from dttrl.served_logprobs import ReplyError, byte_offsets, chat_tokens
 
 _BODIES = ("response.body", "response", "body", "completion")
 _IDS = ("custom_id", "query_id", "question_id", "metadata.query_id", "metadata.custom_id")
@@ -38,8 +27,7 @@ _MESSAGES = ("messages", "request.messages", "request.body.messages", "input", "
 
 def recognise(path: Path) -> bool:
     """Whether the first line is, or holds, an object with ``choices`` that have a ``message``."""
-    row = first_object(path)
-    body = None if row is None else _body(row)
+    body = _body(first_object(path) or {})
     return body is not None and isinstance(lookup(body, "choices.0.message"), dict)
 
 
@@ -52,10 +40,11 @@ def read(path: Path, options: ReadOptions, findings: Findings) -> Iterator[Recor
                 findings.remarks[f"{path.name}: responses that are errors were passed over"] += 1
                 continue
             raise InputError(f"{place}: no field 'choices', here or in {', '.join(_BODIES)}")
-        for index, choice in enumerate(list_field(body, "choices", place)):
+        model = Fields(place, body).label("model")
+        for index, choice in enumerate(body["choices"]):
             if not isinstance(choice, dict):
                 raise InputError(f"{place}: field 'choices.{index}' is not an object")
-            yield _rollout(row, body, choice, place, options, findings)
+            yield _rollout(Fields(place, row), model, Fields(place, choice), options, findings)
 
 
 def _body(row: dict[str, Any]) -> dict[str, Any] | None:
@@ -67,88 +56,68 @@ def _body(row: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _rollout(
-    row: dict[str, Any],
-    body: dict[str, Any],
-    choice: dict[str, Any],
-    place: Place,
-    options: ReadOptions,
-    findings: Findings,
+    fields: Fields, model: str | None, choice: Fields, options: ReadOptions, findings: Findings
 ) -> Record:
-    message = object_field(choice, "message", place)
-    content = message.get("content")
-    text = "" if content is None else chat_text(content, "choices.message.content", place)
-    record = Record(place, "", source=_column(row, "source", options, place))
-    record.query_id, record.prompt = _question(row, place, options)
-    if "sample" in options.columns:
-        record.sample = whole_field(row, options.columns["sample"], place)
-    record.gold = _column(row, "gold", options, place)
-    record.answer = _column(row, "answer", options, place)
-    record.model = label_field(body, "model", place)
-    record.finish_reason = finish(choice.get("finish_reason"))
-    score = options.score or options.columns.get("confidence")
-    if score is not None:
-        record.confidence = number_field(row, score, place)
-    statistics = statistics_of(choice.get("logprobs"), text, place, options, findings)
-    apply(record, text, statistics)
-    if statistics is None:
+    message = choice.inside("message")
+    text = "" if message.get("content") is None else message.chat("content")
+    columns = options.columns
+    query_id, prompt = _question(fields, columns.get("question") or columns.get("id"))
+    record = Record(
+        fields.place,
+        query_id,
+        prompt=prompt,
+        sample=fields.whole(columns.get("sample")),
+        source=fields.label(columns.get("source")),
+        gold=fields.label(columns.get("gold")),
+        answer=fields.label(columns.get("answer")),
+        model=model,
+        finish_reason=finish(choice.get("finish_reason")),
+        confidence=fields.number(options.score or columns.get("confidence")),
+    )
+    if not put_tokens(record, choice.get("logprobs"), text, options, findings):
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if isinstance(reasoning, str) and reasoning:
             record.text = f"<think>\n{reasoning}\n</think>\n\n{text}"
     return record
 
 
-def statistics_of(
-    logprobs: Any, text: str, place: Place, options: ReadOptions, findings: Findings
-) -> TokenStatistics | None:
-    """Return the statistics of a choice's ``logprobs`` object, None where it has none.
+def put_tokens(record: Record, logprobs: Any, text: str, options: ReadOptions, findings: Findings) -> bool:
+    """Put the text and the statistics of a choice's ``logprobs`` into a record; False where it has none.
 
-    The number of entries is taken from ``options``, else from the first rollout that has any, for all files.
+    The text is what the tokens spell when that holds ``text`` (reasoning before it included). The number of
+    entries is taken from ``options``, else from the first rollout that has any, for all files.
     """
-    if logprobs is None:
-        return None
-    if not isinstance(logprobs, dict):
-        raise InputError(f"{place}: field 'logprobs' is not an object")
-    tokens = logprobs.get("content")
-    if not tokens:
-        return None
-    if not isinstance(tokens, list):
-        raise InputError(f"{place}: field 'logprobs.content' is not a list")
-    k = options.k or findings.facts.get("k") or entries_asked(tokens)
+    record.text = text
+    try:
+        tokens = chat_tokens(logprobs)
+    except ReplyError as error:
+        raise InputError(f"{record.place}: {error}") from error
+    if not tokens.names:
+        return False
+    record.text, record.token_offset = byte_offsets(tokens.pieces, text)
+    record.num_tokens = len(tokens.names)
+    record.token_logprob = tokens.logprob_T.astype(np.float32)
+    k = options.k or findings.facts.get("k") or tokens.entries_asked()
     if k is not None:
         findings.facts.setdefault("k", k)
-    return token_statistics(tokens, text, k=k, place=place)
+        confidence_T = token_confidence(tokens.largest(k), k=k)
+        record.token_confidence = confidence_T if np.isfinite(confidence_T).any() else None
+    return True
 
 
-def apply(record: Record, text: str, statistics: TokenStatistics | None) -> None:
-    """Put the text and the token arrays into a record."""
-    record.text = text
-    if statistics is not None:
-        record.text = statistics.text
-        record.num_tokens = len(statistics.logprob)
-        record.token_offset = statistics.offset
-        record.token_logprob = statistics.logprob
-        record.token_confidence = statistics.confidence
-
-
-def _question(row: dict[str, Any], place: Place, options: ReadOptions) -> tuple[str, str | None]:
-    """Return id and prompt of the question that a line answers."""
-    messages = next((value for name in _MESSAGES if (value := lookup(row, name)) is not None), None)
-    prompt = None if messages is None else chat_text(messages, "messages", place)
-    named = options.columns.get("question") or options.columns.get("id")
+def _question(fields: Fields, named: str | None) -> tuple[str, str | None]:
+    """Return id and prompt of the question that a line answers; ``named`` is the field that holds the id."""
+    messages = next((value for name in _MESSAGES if (value := fields.get(name)) is not None), None)
+    prompt = None if messages is None else chat_text(messages, "messages", fields.place)
     for name in (named,) if named else _IDS:
-        found = label_field(row, name, place)
+        found = fields.label(name)
         if found is not None:
             return found, prompt
     if named:
-        raise InputError(f"{place}: no field {named!r}, which --columns question= names")
+        raise InputError(f"{fields.place}: no field {named!r}, which --columns question= names")
     if messages is None:
         raise InputError(
-            f"{place}: nothing says which question this answers (no custom_id, no messages);"
+            f"{fields.place}: nothing says which question this answers (no custom_id, no messages);"
             " name a field with --columns question=FIELD"
         )
     return question_key(messages), prompt
-
-
-def _column(row: dict[str, Any], role: str, options: ReadOptions, place: Place) -> str | None:
-    name = options.columns.get(role)
-    return None if name is None else label_field(row, name, place)

@@ -33,7 +33,7 @@ _OUTPUT_FACTOR = 100
 _NUMERIC = "biuf"
 
 
-class Refused(Exception):
+class NotPlainData(Exception):
     """The pickle is not plain data; the message says why."""
 
 
@@ -50,10 +50,10 @@ class _Stand:
         return self._call(*arguments)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise Refused("it sets an attribute of a function")
+        raise NotPlainData("it sets an attribute of a function")
 
     def __setstate__(self, state: Any) -> None:
-        raise Refused("it sets the state of a function")
+        raise NotPlainData("it sets the state of a function")
 
 
 class _Dtype:
@@ -61,17 +61,17 @@ class _Dtype:
 
     def __init__(self, code: Any, *_: Any) -> None:
         if not isinstance(code, str) or len(code) > 8:
-            raise Refused("a numpy type that is not of numbers")
+            raise NotPlainData("a numpy type that is not of numbers")
         try:
             self.dtype = np.dtype(code)
         except TypeError as error:
-            raise Refused("a numpy type that is not known") from error
+            raise NotPlainData("a numpy type that is not known") from error
         if self.dtype.kind not in _NUMERIC:
-            raise Refused(f"a numpy array of {code!r}, and only numbers are read")
+            raise NotPlainData(f"a numpy array of {code!r}, and only numbers are read")
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", ">", "|", "="):
-            raise Refused("a numpy type of an unknown form")
+            raise NotPlainData("a numpy type of an unknown form")
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
@@ -83,18 +83,18 @@ class _Array:
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, tuple) or len(state) != 5:
-            raise Refused("a numpy array of an unknown form")
+            raise NotPlainData("a numpy array of an unknown form")
         _, shape, dtype, _, data = state
         self.values = _values(data, dtype, shape)
 
 
 def _values(data: Any, dtype: Any, shape: Any) -> list[Any]:
     if not isinstance(dtype, _Dtype) or not isinstance(data, (bytes, bytearray)):
-        raise Refused("a numpy array that is not of numbers")
+        raise NotPlainData("a numpy array that is not of numbers")
     if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise Refused("a numpy array of an unknown shape")
+        raise NotPlainData("a numpy array of an unknown shape")
     if math.prod(shape) * dtype.dtype.itemsize != len(data):
-        raise Refused("a numpy array whose size is not that of its bytes")
+        raise NotPlainData("a numpy array whose size is not that of its bytes")
     values: list[Any] = np.frombuffer(bytes(data), dtype.dtype).tolist()
     return values
 
@@ -112,7 +112,7 @@ def _frombuffer(data: Any, dtype: Any, shape: Any, *_: Any) -> _Array:
 
 def _encode(text: Any, *_: Any) -> bytes:
     if not isinstance(text, str):
-        raise Refused("bytes that are not written as text")
+        raise NotPlainData("bytes that are not written as text")
     return text.encode("latin-1")
 
 
@@ -120,13 +120,13 @@ def _bytearray(data: Any = b"", *_: Any) -> bytes:
     if isinstance(data, str):
         return _encode(data)
     if not isinstance(data, (bytes, bytearray)):
-        raise Refused("a byte array that is not given by its bytes")
+        raise NotPlainData("a byte array that is not given by its bytes")
     return bytes(data)
 
 
 def _plain_list(items: Any = ()) -> list[Any]:
     if not isinstance(items, (list, tuple, set, frozenset, dict)):
-        raise Refused("a list that is not given by its entries")
+        raise NotPlainData("a list that is not given by its entries")
     return list(items)
 
 
@@ -138,7 +138,7 @@ def _plain_dict(*arguments: Any) -> dict[Any, Any]:
 def _number(kind: Callable[[Any], Any]) -> Callable[..., Any]:
     def convert(value: Any = 0, *_: Any) -> Any:
         if isinstance(value, str) and len(value) > 400:
-            raise Refused("a number of more than 400 digits")
+            raise NotPlainData("a number of more than 400 digits")
         return kind(value)
 
     return convert
@@ -174,41 +174,41 @@ class PlainUnpickler(pickle.Unpickler):
     """Admits the globals of ``_ADMITTED`` only, each as something that makes plain data."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a global; raises Refused with its name for any other."""
+        """Return what stands for a global; raises NotPlainData with its name for any other."""
         call = _ADMITTED.get((module, name))
         if call is None:
-            raise Refused(f"it asks for {f'{module}.{name}'[:120]!r}, which is not plain data")
+            raise NotPlainData(f"it asks for {f'{module}.{name}'[:120]!r}, which is not plain data")
         return _Stand(call)
 
     def persistent_load(self, pid: Any) -> Any:
         """Refuse references to objects outside the pickle."""
-        raise Refused("it refers to an object outside the file")
+        raise NotPlainData("it refers to an object outside the file")
 
 
 def load_plain(data: bytes) -> Any:
-    """Unpickle plain data; raises Refused, MemoryError, or what pickle raises for damage."""
+    """Unpickle plain data; raises NotPlainData, MemoryError, or what pickle raises for damage."""
     return PlainUnpickler(io.BytesIO(data)).load()
 
 
 def lines(content: Any, limit: int) -> Iterator[str]:
-    """Yield header and traces as JSON; raises Refused for other content and beyond ``limit`` bytes."""
+    """Yield header and traces as JSON; raises NotPlainData for other content and beyond ``limit`` bytes."""
     if not isinstance(content, dict):
-        raise Refused("it holds no dictionary with the traces of one question")
+        raise NotPlainData("it holds no dictionary with the traces of one question")
     traces = next((content[name] for name in TRACE_LISTS if content.get(name)), None)
     if not isinstance(traces, (list, tuple)):
-        raise Refused(f"it has none of {', '.join(TRACE_LISTS)}")
+        raise NotPlainData(f"it has none of {', '.join(TRACE_LISTS)}")
     header = {name: _flat(content.get(name)) for name in HEADER_FIELDS}
     config = content.get("config")
     header["model"] = _flat(config.get("model")) if isinstance(config, dict) else None
     written = 0
     for row in (header, *traces):
         if not isinstance(row, dict):
-            raise Refused("one of its traces is not a dictionary")
+            raise NotPlainData("one of its traces is not a dictionary")
         kept = header if row is header else {name: _flat(row[name]) for name in TRACE_FIELDS if name in row}
         line = json.dumps(kept)
         written += len(line)
         if written > limit:
-            raise Refused("it unfolds to far more than its size")
+            raise NotPlainData("it unfolds to far more than its size")
         yield line
 
 
@@ -234,7 +234,7 @@ def main(arguments: list[str]) -> int:
         content = load_plain(path.read_bytes())
         for line in lines(content, _OUTPUT_FACTOR * size + 2**20):
             sys.stdout.write(line + "\n")
-    except Refused as error:
+    except NotPlainData as error:
         return _fail(str(error))
     except MemoryError:
         return _fail("it needs more memory than its size allows")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,10 +21,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dttrl.errors import InputError, WorkError
-from dttrl.interop.records import Place, Record, shown
+from dttrl.interop.fields import Record
+from dttrl.row_files import Place
 from dttrl.schemas import ROLLOUTS
+from dttrl.sorting import Pieces, sorted_rows
 from dttrl.tables import table_from_columns
-from dttrl.validation import one_line
+from dttrl.validation import one_line, shown
 
 COLUMNS = (
     "step", "query_id", "source", "prompt", "gold", "text", "finish_reason", "num_tokens", "token_ids",
@@ -52,8 +54,9 @@ class Spill:
         self._writer: Any = None
         self._starts: list[int] = [0]
         self._bytes = 0
-        self._question_ids: dict[str, int] = {}
-        self._firsts: list[tuple[str | None, int, Place]] = []
+        self.num_rows = 0
+        self.questions: dict[str, tuple[int, str | None, int, Place]] = {}
+        """By id: its number, reference answer, hash of the prompt and place, as they first came."""
         self._files: list[tuple[Path, str]] = []
         self._keys = {name: array("q") for name in ("step", "question", "file", "sample", "number")}
         self.present: dict[str, int] = dict.fromkeys(COLUMNS, 0)
@@ -74,24 +77,22 @@ class Spill:
         with contextlib.suppress(OSError):
             self._path.unlink()
 
-    @property
-    def num_rows(self) -> int:
-        """Rollouts so far."""
-        return len(self._keys["step"])
-
-    @property
-    def num_questions(self) -> int:
-        """Questions so far."""
-        return len(self._question_ids)
-
     def add(self, record: Record) -> None:
         """Take one record; raises InputError where prompt or reference contradict an earlier one's."""
-        place = record.place
-        question = self._question_ids.setdefault(record.query_id, len(self._question_ids))
-        if question == len(self._firsts):
-            self._firsts.append((record.gold, hash(record.prompt), place))
-        else:
-            self._compare(record, *self._firsts[question])
+        place, prompt = record.place, hash(record.prompt)
+        new = (len(self.questions), record.gold, prompt, place)
+        question, gold, first_prompt, first = self.questions.setdefault(record.query_id, new)
+        if record.gold != gold:
+            raise InputError(
+                f"{place}: the reference answer of question {record.query_id!r} is"
+                f" {shown(record.gold)}, but {shown(gold)} at {first};"
+                " questions that differ need ids that differ"
+            )
+        if self._same_prompts and prompt != first_prompt:
+            raise InputError(
+                f"{place}: the prompt of question {record.query_id!r} is not that at {first};"
+                " questions that differ need ids that differ (import the files one by one)"
+            )
         if not self._files or self._files[-1] != (place.path, place.unit):
             self._files.append((place.path, place.unit))
         keys = (
@@ -103,23 +104,11 @@ class Spill:
         )
         for column, value in zip(self._keys.values(), keys, strict=True):
             column.append(value)
+        self.num_rows += 1
         self._pending.append(record)
         self._pending_bytes += _size(record)
         if len(self._pending) >= _BATCH_ROWS or self._pending_bytes >= _BATCH_BYTES:
             self._flush()
-
-    def _compare(self, record: Record, gold: str | None, prompt: int, first: Place) -> None:
-        if record.gold != gold:
-            raise InputError(
-                f"{record.place}: the reference answer of question {record.query_id!r} is"
-                f" {shown(record.gold)}, but {shown(gold)} at {first};"
-                " questions that differ need ids that differ"
-            )
-        if self._same_prompts and hash(record.prompt) != prompt:
-            raise InputError(
-                f"{record.place}: the prompt of question {record.query_id!r} is not that at {first};"
-                " questions that differ need ids that differ (import the files one by one)"
-            )
 
     def _flush(self) -> None:
         if not self._pending:
@@ -158,11 +147,12 @@ class Spill:
         starts = np.asarray(self._starts)
         with pa.memory_map(str(self._path)) as source:
             batches = pa.ipc.open_file(source)
+            pieces = Pieces(lambda number: pa.Table.from_batches([batches.get_batch(number)]))
             for start in range(0, len(order), per_block):
                 rows = order[start : start + per_block]
-                table = _gather(batches, starts, rows)
+                piece = np.searchsorted(starts, rows, side="right") - 1
                 numbers = pa.array(sample[start : start + per_block], pa.int32())
-                yield _finished(table, numbers, schema)
+                yield _finished(pieces.take(piece, rows - starts[piece]), numbers, schema)
 
     def _order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows in the order of the key, and their sample ids in that order.
@@ -173,24 +163,20 @@ class Spill:
         step, question, file, sample, number = (
             np.frombuffer(column, np.int64) for column in self._keys.values()
         )
-        rank = np.empty(len(self._question_ids), np.int64)
-        rank[[self._question_ids[name] for name in sorted(self._question_ids)]] = np.arange(len(rank))
-        arrival = np.arange(len(step))
-        by = (arrival, sample) if self._exact else (arrival, sample, file)
-        order = np.lexsort((*by, rank[question], step))
-        fresh = np.ones(len(order), np.bool_)
-        fresh[1:] = (step[order][1:] != step[order][:-1]) | (question[order][1:] != question[order][:-1])
+        rank = np.empty(len(self.questions), np.int64)
+        rank[[self.questions[name][0] for name in sorted(self.questions)]] = np.arange(len(rank))
         if not self._exact:
-            first = np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))
-            return order, np.arange(len(order)) - first
-        repeated = np.flatnonzero(~fresh[1:] & (sample[order][1:] == sample[order][:-1]))
-        if len(repeated):
-            row = int(order[repeated[0] + 1])
-            name = list(self._question_ids)[int(question[row])]
-            place = Place(self._files[int(file[row])][0], int(number[row]), self._files[int(file[row])][1])
+            order, follows = sorted_rows((step, rank[question], file, sample), unique=2)
+            place = np.arange(len(order))
+            return order, place - np.maximum.accumulate(np.where(follows, 0, place))
+        order, repeats = sorted_rows((step, rank[question], sample), unique=3)
+        if repeats.any():
+            row = int(order[np.argmax(repeats)])
+            path, unit = self._files[int(file[row])]
+            name = list(self.questions)[int(question[row])]
             raise InputError(
-                f"{place}: sample {int(sample[row])} of question {name!r} is there already; drop one of them,"
-                " or leave sample= out of --columns to number them in order"
+                f"{Place(path, int(number[row]), unit)}: sample {int(sample[row])} of question {name!r} is"
+                " there already; drop one of them, or leave sample= out of --columns to number them in order"
             )
         return order, sample[order]
 
@@ -202,19 +188,6 @@ def _size(record: Record) -> int:
         if values is not None
     )
     return 64 + len(record.text or "") + len(record.prompt or "") + 4 * tokens
-
-
-def _gather(batches: Any, starts: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.Table:
-    """Return the rows in the order given; only the batches that hold them are touched."""
-    batch = np.searchsorted(starts, rows, side="right") - 1
-    by_batch = np.argsort(batch, kind="stable")
-    pieces: list[pa.RecordBatch] = []
-    for index in np.unique(batch):
-        inside: Sequence[int] = rows[by_batch][batch[by_batch] == index] - starts[index]
-        pieces.append(batches.get_batch(int(index)).take(pa.array(inside)))
-    back = np.empty(len(rows), np.int64)
-    back[by_batch] = np.arange(len(rows))
-    return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(back))
 
 
 def _finished(table: pa.Table, sample: pa.Array, schema: pa.Schema) -> pa.Table:

@@ -18,11 +18,11 @@ from dttrl.questions import Question
 from dttrl.rng import derive_seed
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.openai_client import Refused, Server, Session, open_server, streamed
-from dttrl.sampling.openai_replies import Reply, ReplyError, read_reply, to_rollout
-from dttrl.sampling.openai_tokens import Tokenized, tokenized
+from dttrl.sampling.openai_client import Refused, Server, Session, Tokenized, open_server, streamed, tokenized
+from dttrl.sampling.openai_replies import Reply, read_reply, to_rollout
 from dttrl.sampling.opened import OpenedBackend
 from dttrl.sampling.prompts import prompt_metadata, prompt_text
+from dttrl.served_logprobs import ReplyError
 from dttrl.settings.choices import OpenAI
 from dttrl.settings.commands import GenerateConfig
 from dttrl.settings.sections import Questions, Sampling
@@ -170,8 +170,8 @@ class OpenAISampler:
         body = request_body(self._model, prompt, self._terms, settings, seed=seed)
         what = f"question {request.query_id!r}, sample {sample_id}"
         try:
-            reply = read_reply(await session.post(path_of(prompt), body, what=what), k=self._terms.k)
-            if not len(reply.count_T) and reply.finish_reason != "abort" and reply.text:
+            reply = read_reply(await session.post(path_of(prompt), body, what=what))
+            if not reply.tokens.names and reply.finish_reason != "abort" and reply.text:
                 raise ReplyError("there are no log-probabilities")
         except Refused as refused:
             raise await explained(session, refused, self._model, what) from None
@@ -229,7 +229,7 @@ async def _negotiate(session: Session, model: str, prompt: Prompt, settings: Sam
         body = request_body(model, prompt, terms, short, seed=0)
         try:
             answer = await session.post(path_of(prompt), body, what=what, patient=False)
-            return _as_given(terms, read_reply(answer, k=terms.k), server)
+            return _as_given(terms, read_reply(answer), server)
         except Refused as refused:
             changed = _next_terms(terms, refused) if refused.status in (400, 422) else None
             if changed is None:
@@ -262,7 +262,7 @@ def _next_terms(terms: Terms, refused: Refused) -> Terms | None:
 
 def _as_given(terms: Terms, reply: Reply, server: Server) -> Terms:
     """Return the terms with the k that the reply shows; servers may give fewer without a word."""
-    given = int(reply.count_T.max(initial=0))
+    given = max(map(len, reply.tokens.entries), default=0)
     if given == 0:
         raise InputError(f"{server.url}: {_NO_LOGPROBS}")
     return replace(terms, k=min(terms.k, given), token_ids=len(reply.token_ids) > 0)

@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -153,6 +153,38 @@ class Session:
             found = found.get("message", found) if isinstance(found, dict) else found
             text = found if isinstance(found, str) else text
         return self.server.hidden(text) or response.reason_phrase or "no reason given"
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """The token ids of prompts by question, and the positions of the model; empty where nobody asked."""
+
+    ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    context: int | None = None
+
+
+async def tokenized(
+    session: Session, model: str, prompts: Mapping[str, str | list[dict[str, str]]]
+) -> Tokenized:
+    """Return how long prompts are to the server that has the tokenizer; InputError where it does not say.
+
+    OpenAI's interface has no such question; vLLM answers it at ``/tokenize``, beside the interface's path.
+    """
+    ids: dict[str, tuple[int, ...]] = {}
+    context = None
+    for query_id, prompt in prompts.items():
+        form: dict[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else {"messages": prompt}
+        what = f"the length of question {query_id!r}"
+        try:
+            body = await session.post("/tokenize", {"model": model, **form}, what=what, beside=True)
+            ids[query_id] = tuple(int(token) for token in body["tokens"])
+            context = int(body["max_model_len"])
+        except (Refused, KeyError, TypeError, ValueError):
+            raise InputError(
+                f"{session.server.url} does not say how long prompts are (vLLM's /tokenize does); "
+                "leave out --skip-long"
+            ) from None
+    return Tokenized(ids, context)
 
 
 def open_server(

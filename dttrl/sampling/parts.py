@@ -1,8 +1,8 @@
 """Finished rollouts of an unfinished generation: small Parquet files in a folder beside the output.
 
-A part holds whole questions or some samples of them, sorted by question; :meth:`Parts.groups` brings the
-samples of a question together again. Parts that were made with other settings or other questions are refused,
-and one process at a time works in the folder.
+A part holds whole questions or some samples of them, sorted by question and in small row groups, so that a
+question costs its own rows and little more when :func:`joined` brings its samples together again. Parts that
+were made with other settings or other questions are refused, and one process at a time works in the folder.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dttrl.errors import InputError
-from dttrl.locking import Lock
+from dttrl.outputs import locked
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout, rollouts_to_table
-from dttrl.sampling.joining import joined
-from dttrl.schemas import ROLLOUTS
+from dttrl.schemas import KEY_COLUMNS, ROLLOUTS
+from dttrl.sorting import Pieces, sorted_rows
 from dttrl.tables import TableWriter, read_metadata, read_table, sanitize
+from dttrl.validation import conform, file_schema, open_parquet
 
 FLUSH_SECONDS = 30.0
 """A part is written when a question finishes this long after the last part."""
@@ -48,7 +51,7 @@ class Parts:
 
     def __init__(self, output: Path, metadata: Mapping[str, object], *, keep_tokens: bool) -> None:
         self.folder = parts_folder(output)
-        self._lock = Lock(self.folder / "lock")
+        self._lock = contextlib.ExitStack()
         self._metadata = dict(metadata)
         self._keep_tokens = keep_tokens
         self._held: list[Rollout] = []
@@ -56,16 +59,13 @@ class Parts:
         self._flushed = time.monotonic()
 
     def __enter__(self) -> Self:
-        if not self._lock.take():
-            raise InputError(
-                f"{self.folder}: another process is sampling into it; wait for it, or choose another output"
-            )
+        self._lock.enter_context(locked(self.folder / "lock", self.folder))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lock.release()
+        self._lock.close()
         with contextlib.suppress(OSError):  # not empty: there are parts
             self.folder.rmdir()
 
@@ -151,6 +151,54 @@ class Parts:
 def parts_folder(output: Path) -> Path:
     """Where the parts of ``output`` are kept until it is complete."""
     return output.with_name(f"{output.name}.parts")
+
+
+def joined(paths: Sequence[Path], wanted: Mapping[str, int]) -> Iterator[pa.Table]:
+    """Yield the rows of each wanted question, in id order: samples 0 to the wanted number, one row each.
+
+    Where two parts hold the same sample, the row of the earlier part is taken. Raises InputError for a sample
+    that no part holds and a part that is damaged.
+    """
+    ids = sorted(wanted)
+    known, wanted_Q = pa.array(ids, pa.string()), np.array([wanted[query_id] for query_id in ids], np.int64)
+    groups: list[tuple[Path, int]] = []
+    found = [np.empty((4, 0), np.int64)]  # rank of the question, sample, number of the row group, row in it
+    for path in paths:
+        with open_parquet(path) as parquet:
+            for group in range(parquet.num_row_groups):
+                table = read_row_group(parquet, path, group, KEY_COLUMNS[1:])
+                rank = pc.fill_null(pc.index_in(table.column("query_id"), value_set=known), -1).to_numpy()
+                sample = table.column("sample_id").to_numpy()
+                rows = np.flatnonzero((rank >= 0) & (sample < wanted_Q[rank]))
+                keys = [rank[rows], sample[rows], np.full(len(rows), len(groups)), rows]
+                found.append(np.stack(keys).astype(np.int64))
+                groups.append((path, group))
+    index = np.concatenate(found, axis=1)
+    order, repeats = sorted_rows((index[0], index[1]), unique=2)
+    index = index[:, order[~repeats]]
+
+    def read(number: int) -> pa.Table:
+        path, group = groups[number]
+        with open_parquet(path) as parquet:
+            return read_row_group(parquet, path, group)
+
+    pieces = Pieces(read)
+    bounds = np.searchsorted(index[0], np.arange(len(ids) + 1))
+    for query_id, start, stop in zip(ids, bounds[:-1], bounds[1:], strict=True):
+        if stop - start != wanted[query_id]:
+            where = paths[0].parent if paths else "no parts"
+            raise InputError(
+                f"{where}: question {query_id!r} has {stop - start} samples of {wanted[query_id]}; "
+                "run the same command again"
+            )
+        if start < stop:
+            yield pieces.take(index[2, start:stop], index[3, start:stop])
+
+
+def read_row_group(parquet: Any, path: Path, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read one row group of a part; raises InputError for a damaged one."""
+    schema = file_schema(parquet.schema_arrow, path, ROLLOUTS, columns)
+    return conform(parquet.read_row_group(group, columns=schema.names), schema, path)
 
 
 def _plain(value: object) -> object:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dttrl.errors import InputError
-from dttrl.locking import locked
+from dttrl.outputs import locked
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
 from dttrl.settings.choices import OpenRLHF

@@ -244,7 +244,7 @@ def test_an_unknown_failure_is_one_line_and_the_variable_shows_where(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a\nb")
 
-    monkeypatch.setattr("dttrl.analysis.majority.read_run", fail)
+    monkeypatch.setattr("dttrl.analysis.majority_ratio.majority_ratios", fail)
     assert main(["analyze", "majority-ratio", "x"]) == 1
     error = capsys.readouterr().err
     assert error == "dttrl: error: unexpected ZeroDivisionError: a b (set DTTRL_DEBUG=1 to see where)\n"
@@ -260,7 +260,7 @@ def test_an_interrupt_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dttrl.sampling.generation.generate", interrupt)
-    monkeypatch.setattr("dttrl.analysis.majority.read_run", interrupt)
+    monkeypatch.setattr("dttrl.analysis.majority_ratio.majority_ratios", interrupt)
     output = tmp_path / "r.parquet"
     assert main(["generate", "m", str(questions), "-o", str(output)]) == 130
     error = capsys.readouterr().err

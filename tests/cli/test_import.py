@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dttrl.interop.registry import FORMATS
+from dttrl.interop.formats import FORMATS
 from dttrl.tables import ROLLOUTS, VOTES, read_metadata, read_table
 from dttrl_cli.app import main
 

@@ -25,7 +25,7 @@ def test_a_termination_is_an_interrupt_with_its_own_code(
 
     monkeypatch.setattr("dttrl.sampling.generation.generate", terminate)
     monkeypatch.setattr("dttrl.training.loop.resume", terminate)
-    monkeypatch.setattr("dttrl.analysis.majority.read_run", terminate)
+    monkeypatch.setattr("dttrl.analysis.majority_ratio.majority_ratios", terminate)
     before = signal.getsignal(signal.SIGTERM)
     output = tmp_path / "r.parquet"
     assert main(["generate", "m", "q.jsonl", "-o", str(output)]) == 143

@@ -107,7 +107,7 @@ def test_statistics_from_the_engine_are_those_of_its_logprobs(tmp_path: Path) ->
     reduced = generate(tmp_path / "logprobs.parquet", "vllm", *options, "--statistics", "logprobs")
     close(engine, reduced, EXACT[:3])
     assert read_metadata(tmp_path / "engine.parquet")["entropy"] == "full"
-    assert read_metadata(tmp_path / "logprobs.parquet")["entropy"] == "top-100"
+    assert read_metadata(tmp_path / "logprobs.parquet")["entropy"] == "topk"
 
 
 def test_preemption_and_prompts_in_pieces_change_nothing(

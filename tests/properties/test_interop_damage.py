@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dttrl.errors import DttrlError
+from dttrl.interop.fields import ReadOptions
+from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import import_files
-from dttrl.interop.records import ReadOptions
-from dttrl.interop.registry import FORMATS, recognise
 from dttrl.tables import RolloutFiles
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "interop"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,13 @@ from dttrl.confidence import (
     region_values,
     step_start,
     token_confidence,
+    token_entropy,
     trajectory_confidence,
 )
 from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
+from dttrl.sampling.openai_replies import read_reply, to_rollout
+from dttrl.sampling.vllm_engine.engine import flat_statistics
 
 
 def make_rollout(tokens: list[str], values: list[float], **columns: list[float]) -> Rollout:
@@ -53,6 +57,36 @@ def test_missing_entries_do_not_count(missing: float) -> None:
 
 def test_fewer_entries_than_k_are_averaged() -> None:
     assert token_confidence([[-1.0, -2.0]], k=20).tolist() == [1.5]
+
+
+def test_the_entropy_counts_the_rest_as_one_outcome_and_missing_entries_not_at_all() -> None:
+    top = np.log([[0.5, 0.25, 0.125], [1.0, 1e-300, 1e-300], [0.5, 0.25, 0.125]])
+    top[1, 1:], top[2] = -np.inf, np.nan
+    expected = 0.5 * np.log(2) + 2 * 0.25 * np.log(4)
+    np.testing.assert_allclose(token_entropy(top, k=2), np.float32([expected, 0, np.nan]), rtol=1e-6)
+    assert token_entropy(np.empty((0, 3)), k=2).shape == (0,)
+
+
+@given(hnp.arrays(np.float64, (6, 12), elements=st.floats(-8, 8)), st.integers(1, 12))
+def test_an_engine_and_a_server_say_the_same_of_the_same_entries(logit_TV: Any, k: int) -> None:
+    logprob_TV = logit_TV - np.log(np.exp(logit_TV).sum(axis=1, keepdims=True))
+    flat, content = [], []
+    for values in np.float32(-np.sort(-logprob_TV, axis=1)).tolist():
+        flat += [values[0], *values[:k]]  # the sampled token first, as vLLM gives them
+        content.append(
+            {"token": "a", "logprob": values[0], "top_logprobs": [{"logprob": v} for v in values[:k]]}
+        )
+    choice = {"message": {"content": "aaaaaa"}, "finish_reason": "stop", "logprobs": {"content": content}}
+    served = to_rollout(read_reply({"choices": [choice]}), k=k, query_id="q", sample_id=0)
+    confidence_T, logprob_T, entropy_T, certainty_T = flat_statistics(SimpleNamespace(logprobs=flat), 6)
+    np.testing.assert_array_equal(served.token_confidence, confidence_T)
+    np.testing.assert_array_equal(served.token_logprob, logprob_T)
+    np.testing.assert_array_equal(served.token_entropy, entropy_T)
+    assert np.isnan(certainty_T).all()
+    full_T = -(np.exp(logprob_TV) * logprob_TV).sum(axis=1)
+    assert np.all(entropy_T <= full_T + 1e-5)
+    if k == logprob_TV.shape[1]:
+        np.testing.assert_allclose(entropy_T, full_T, atol=1e-5)
 
 
 def test_one_token_may_be_a_flat_list() -> None:

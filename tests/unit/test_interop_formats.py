@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dttrl.errors import InputError
+from dttrl.interop.fields import ReadOptions, question_key
+from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import ImportSummary, import_files
-from dttrl.interop.records import ReadOptions, question_key
-from dttrl.interop.registry import FORMATS, recognise
 from dttrl.questions import Question
 from dttrl.tables import ROLLOUTS, RolloutFiles, read_metadata, read_table
 

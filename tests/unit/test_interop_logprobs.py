@@ -10,8 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dttrl.interop.logprobs import entries_asked, token_statistics
-from dttrl.interop.records import Place, chat_text, finish, label, lookup, reference
+from dttrl.interop.fields import (
+    Findings,
+    Place,
+    ReadOptions,
+    Record,
+    chat_text,
+    finish,
+    label,
+    lookup,
+    reference,
+)
+from dttrl.interop.openai_chat import put_tokens
+from dttrl.served_logprobs import chat_tokens
 
 HERE = Place(Path("r.jsonl"), 1, "line")
 
@@ -24,6 +35,12 @@ def token(
         "token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece),
         "top_logprobs": entries,
     }  # fmt: skip
+
+
+def record_of(tokens: list[dict[str, Any]], content: str, *, k: int | None = None) -> Record:
+    record = Record(HERE, "q")
+    assert put_tokens(record, {"content": tokens}, content, ReadOptions(k=k), Findings())
+    return record
 
 
 @pytest.mark.parametrize(
@@ -43,22 +60,24 @@ def token(
 )
 def test_confidence_of_a_token(top: list[float | None], expected: float) -> None:
     tokens = [token(b"a", top=[-1.0, -1.0, -1.0]), token(b"b", top=top)]
-    found = token_statistics(tokens, "ab", k=3, place=HERE)
-    assert found.confidence is not None
-    np.testing.assert_allclose(found.confidence, np.float32([1.0, expected]))
+    found = record_of(tokens, "ab", k=3)
+    assert found.token_confidence is not None
+    np.testing.assert_allclose(found.token_confidence, np.float32([1.0, expected]))
 
 
 def test_k_is_what_most_tokens_have() -> None:
     tokens = [token(b"a", top=[-1.0] * n) for n in (5, 5, 6, 4, 5, 6)]
-    assert entries_asked(tokens) == 5
-    assert entries_asked([token(b"a", top=[-1.0] * n) for n in (6, 5)]) == 5
-    assert entries_asked([token(b"a"), token(b"a", top=[])]) is None
+    assert chat_tokens({"content": tokens}).entries_asked() == 5
+    two = [token(b"a", top=[-1.0] * n) for n in (6, 5)]
+    assert chat_tokens({"content": two}).entries_asked() == 5
+    none = [token(b"a"), token(b"a", top=[])]
+    assert chat_tokens({"content": none}).entries_asked() is None
 
 
 def test_without_entries_there_is_only_the_log_probability() -> None:
-    found = token_statistics([token(b"a", -0.5), token(b"b", -9999.0)], "ab", k=None, place=HERE)
-    assert found.confidence is None
-    np.testing.assert_array_equal(found.logprob, np.float32([-0.5, np.nan]))
+    found = record_of([token(b"a", -0.5), token(b"b", -9999.0)], "ab")
+    assert found.token_confidence is None
+    np.testing.assert_array_equal(found.token_logprob, np.float32([-0.5, np.nan]))
 
 
 @given(st.text(min_size=1, max_size=20), st.data())
@@ -67,27 +86,27 @@ def test_offsets_are_those_of_the_characters_whatever_the_cut(text: str, data: s
     text = raw.decode()
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(raw) - 1)), max_size=6)) | {0, len(raw)})
     pieces = [raw[a:b] for a, b in itertools.pairwise(cuts)]
-    found = token_statistics([token(piece) for piece in pieces], text, k=None, place=HERE)
+    found = record_of([token(piece) for piece in pieces], text)
     assert found.text == text
-    assert found.offset is not None
+    assert found.token_offset is not None
     # Literally: the character that holds the first byte of the token.
     owner = [index for index, character in enumerate(text) for _ in character.encode()]
-    assert found.offset.tolist() == [owner[cut] for cut in cuts[:-1]]
+    assert found.token_offset.tolist() == [owner[cut] for cut in cuts[:-1]]
 
 
 def test_an_end_token_that_is_spelled_out_and_reasoning_before_the_content() -> None:
     pieces = [b"<think>", b"hm", b"</think>", b"4", b".", b"<|end|>"]
-    found = token_statistics([token(piece) for piece in pieces], "4.", k=None, place=HERE)
+    found = record_of([token(piece) for piece in pieces], "4.")
     assert found.text == "<think>hm</think>4."
-    assert found.offset is not None
-    assert found.offset.tolist() == [0, 7, 9, 17, 18, 19]
+    assert found.token_offset is not None
+    assert found.token_offset.tolist() == [0, 7, 9, 17, 18, 19]
 
 
 def test_bytes_of_another_text_give_no_offsets() -> None:
-    found = token_statistics([token(b"abc")], "xyz", k=None, place=HERE)
-    assert (found.text, found.offset) == ("xyz", None)
-    broken = token_statistics([token(b"ab\xff")], "ab", k=None, place=HERE)
-    assert (broken.text, broken.offset) == ("ab", None)
+    found = record_of([token(b"abc")], "xyz")
+    assert (found.text, found.token_offset) == ("xyz", None)
+    broken = record_of([token(b"ab\xff")], "ab")
+    assert (broken.text, broken.token_offset) == ("ab", None)
 
 
 def test_fields() -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from dttrl.errors import DttrlError, InputError
 from dttrl.interop import inspect_logs
+from dttrl.interop.fields import ReadOptions
+from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import import_files
-from dttrl.interop.records import ReadOptions
-from dttrl.interop.registry import FORMATS, recognise
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "interop"
 TABLE = {"question": "qid", "answer": "prediction"}

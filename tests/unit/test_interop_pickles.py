@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from dttrl.errors import InputError
+from dttrl.interop.fields import ReadOptions
+from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import ImportSummary, import_files
-from dttrl.interop.pickles import Refused, lines, load_plain
-from dttrl.interop.records import ReadOptions
-from dttrl.interop.registry import FORMATS, recognise
+from dttrl.interop.pickles import NotPlainData, lines, load_plain
 from dttrl.tables import ROLLOUTS, read_metadata, read_table
 
 
@@ -210,7 +210,7 @@ def test_shared_lists_do_not_unfold_without_end() -> None:
     confs = [1.0] * 1000
     content = {"all_traces": [{"text": "x", "confs": confs}] * 5000}
     data = pickle.dumps(content)
-    with pytest.raises(Refused, match="unfolds"):
+    with pytest.raises(NotPlainData, match="unfolds"):
         list(lines(load_plain(data), 100 * len(data)))
 
 
@@ -241,7 +241,7 @@ def test_the_process_that_unpickles_is_another_one(tmp_path: Path) -> None:
     code = (
         "import sys, pickle\npickle.Unpickler = pickle.load = pickle.loads = None\n"
         "from pathlib import Path\nfrom dttrl.interop.importing import import_files\n"
-        "from dttrl.interop.records import ReadOptions\nfrom dttrl.interop.registry import FORMATS\n"
+        "from dttrl.interop.fields import ReadOptions\nfrom dttrl.interop.formats import FORMATS\n"
         "import_files(FORMATS['deepconf'], [Path(sys.argv[1])], Path(sys.argv[2]),"
         " options=ReadOptions(allow_pickle=True))\n"
     )

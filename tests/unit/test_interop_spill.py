@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from dttrl.errors import InputError
 from dttrl.interop import spill as module
+from dttrl.interop.fields import Findings, Place, ReadOptions, Record
+from dttrl.interop.formats import Format
 from dttrl.interop.importing import import_files
-from dttrl.interop.records import Findings, Place, ReadOptions, Record
-from dttrl.interop.registry import Format
 from dttrl.interop.spill import Spill
 from dttrl.tables import RolloutFiles
 
@@ -39,7 +39,7 @@ def spilled(records: list[Record], folder: Path, *, exact: bool = False) -> pa.T
             spill.add(record)
         schema = spill.schema()
         table = pa.concat_tables(spill.tables(schema))
-        assert (spill.num_rows, spill.num_questions) == (len(records), len({r.query_id for r in records}))
+        assert (spill.num_rows, len(spill.questions)) == (len(records), len({r.query_id for r in records}))
     assert not (folder / "x").exists()
     return table
 
@@ -97,7 +97,7 @@ def test_questions_that_differ_are_not_mixed(tmp_path: Path) -> None:
     with Spill(tmp_path / "y", same_prompts=False) as spill:
         for record in records(prompt="1+2?"):
             spill.add(record)
-        assert (spill.num_rows, spill.num_questions) == (2, 1)
+        assert (spill.num_rows, len(spill.questions)) == (2, 1)
 
 
 def test_blocks_are_put_together_over_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dttrl.rollouts import Rollout
-from dttrl.sampling.openai_replies import ReplyError, read_reply, to_rollout
+from dttrl.sampling.openai_replies import read_reply, to_rollout
+from dttrl.served_logprobs import ReplyError
 
 
 def chat(
@@ -34,7 +35,7 @@ def completion(text: str, tokens: list[str], top: list[dict[str, float | None] |
 
 
 def rollout(body: dict[str, Any], k: int) -> Rollout:
-    return to_rollout(read_reply(body, k=k), k=k, query_id="q", sample_id=3)
+    return to_rollout(read_reply(body), k=k, query_id="q", sample_id=3)
 
 
 @pytest.mark.parametrize(
@@ -133,13 +134,19 @@ def test_token_ids_where_the_server_gives_them() -> None:
         ({"choices": [{"message": 3}]}, "'message' is not a dict"),
         ({"choices": [{"message": {"content": 3}}]}, "content is not text"),
         ({"choices": [{"text": None}]}, "'text' is not a str"),
-        (chat("a", [{"logprob": -1.0}]), "content.0 has no 'token'"),
-        (chat("a", [{"token": "a", "logprob": "x"}]), "not a number"),
-        (chat("a", [{"token": "a", "logprob": -1.0, "bytes": [300]}]), "bytes is not a list of bytes"),
-        (chat("a", [{"token": "a", "logprob": -1.0, "top_logprobs": [3]}]), "is not a dict"),
+        (chat("a", [{"logprob": -1.0}]), "content.0.token' is null, expected text"),
+        (chat("a", [{"token": "a", "logprob": "x"}]), "content.0.logprob' is 'x', expected a number"),
+        (
+            chat("a", [{"token": "a", "logprob": -1.0, "bytes": [300]}]),
+            "content.0.bytes' is not a list of bytes",
+        ),
+        (
+            chat("a", [{"token": "a", "logprob": -1.0, "top_logprobs": [3]}]),
+            "top_logprobs' is a number, expected an object",
+        ),
         (completion("a", ["a", "b"], [{}]), "different lengths"),
     ],
 )
 def test_what_is_no_reply(body: Any, message: str) -> None:
     with pytest.raises(ReplyError, match=message):
-        read_reply(body, k=2)
+        read_reply(body)

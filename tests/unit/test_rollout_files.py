@@ -153,6 +153,13 @@ def test_files_of_different_settings_are_not_mixed(tmp_path: Path, name: str) ->
         RolloutFiles([first, third])
 
 
+def test_exact_and_truncated_entropies_are_not_mixed(tmp_path: Path) -> None:
+    exact = write(tmp_path / "1.parquet", table((None, "a", 0)), entropy="full")
+    truncated = write(tmp_path / "2.parquet", table((None, "b", 0)), entropy="topk")
+    with pytest.raises(InputError, match=r"2.parquet: entropy is topk, but full in .*; do not mix them"):
+        RolloutFiles([exact, truncated])
+
+
 def test_ours_and_theirs_are_not_mixed_silently(tmp_path: Path) -> None:
     ours = write(tmp_path / "1.parquet", table((None, "a", 0)))
     pq.write_table(table((None, "b", 0)).replace_schema_metadata(None), tmp_path / "2.parquet")

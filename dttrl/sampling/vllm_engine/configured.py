@@ -62,7 +62,7 @@ def configured_sampler(
         "dtype": dtype,
         "logprobs_mode": "raw_logprobs",
         "statistics": backend.statistics,
-        "entropy": "full" if backend.statistics == "engine" else f"top-{config.sampling.k}",
+        "entropy": "full" if backend.statistics == "engine" else "topk",
     }
     sampler = VllmSampler(open_fleet, files.tokenizer, files.eos_ids, max_model_len=context)
     return sampler, metadata, context

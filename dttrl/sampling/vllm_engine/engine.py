@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dttrl.confidence import token_confidence, token_entropy
 from dttrl.errors import InputError, WorkError
 from dttrl.sampling.statistics import STATISTICS
 from dttrl.sampling.vllm_engine.extension import STREAM
 from dttrl.sampling.vllm_engine.failures import missing_hook, missing_vllm, start_failure
 from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job, StatisticsMode
 from dttrl.sampling.vllm_engine.recorder import tokens_of
-from dttrl.sampling.vllm_engine.reduction import flat_statistics
 from dttrl.settings.sections import Sampling
 
 HAND_OVER_SECONDS = 1.0
@@ -186,6 +186,23 @@ class VllmEngine:
 
     def _rpc(self, method: str, *args: Any) -> list[Any]:
         return list(self._engine.collective_rpc(method, args=args))
+
+
+def flat_statistics(logprobs: Any, tokens: int) -> NDArray[np.float32]:
+    """Return statistics (4, T) from vLLM's ``FlatLogprobs``: confidence, log-probability, entropy, NaN.
+
+    The first entry of a position is the sampled token, the k largest follow. The entropy is
+    :func:`~dttrl.confidence.token_entropy`; self-certainty needs the whole vocabulary and is NaN.
+    """
+    value_TK = np.array(logprobs.logprobs, dtype=np.float32).reshape(tokens, -1)
+    return row_statistics(value_TK[:, 0], value_TK[:, 1:])
+
+
+def row_statistics(chosen_T: NDArray[np.float32], top_TK: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return statistics (4, T) from the sampled tokens' log-probabilities and the k largest."""
+    k = top_TK.shape[1]
+    unknown_T = np.full(len(chosen_T), np.nan, np.float32)
+    return np.stack([token_confidence(top_TK, k=k), chosen_T, token_entropy(top_TK, k=k), unknown_T])
 
 
 def _seed(job: Job) -> int:

@@ -69,7 +69,7 @@ class Controller:
                 "backend_version": backend_version,
                 "engine": "openrlhf",
                 "logprobs_mode": "raw_logprobs",
-                "entropy": f"top-{config.sampling.k}",
+                "entropy": "topk",
                 **prompt_metadata(config.questions, self._loaded),
                 **settings_metadata(config.sampling),
                 **run_metadata(config),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import dttrl
 from dttrl.errors import InputError, MissingDependencyError, WorkError
-from dttrl.locking import locked
+from dttrl.outputs import locked
 from dttrl.questions import Question
 from dttrl.sampling.prompts import prompt_encoder
 from dttrl.settings.commands import ScaleConfig, TrainConfig

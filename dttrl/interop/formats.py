@@ -7,18 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dttrl.errors import InputError
-from dttrl.interop import (
-    columns,
-    deepconf,
-    inspect_logs,
-    lighteval,
-    lm_eval,
-    openai_chat,
-    trl,
-    ttrl,
-    verl,
-)
-from dttrl.interop.records import ROLES, Findings, ReadOptions, Record
+from dttrl.interop import columns, inspect_logs, lighteval, lm_eval, openai_chat, traces, trl, ttrl, verl
+from dttrl.interop.fields import ROLES, Findings, ReadOptions, Record
 
 
 @dataclass(frozen=True)
@@ -50,13 +40,9 @@ class Format:
             raise InputError(f"--k is for formats with top log-probabilities; {self.name} has none")
 
 
-def _table(*formats: Format) -> dict[str, Format]:
-    return {entry.name: entry for entry in formats}
-
-
 _NONE = "no confidence; "
 
-FORMATS: dict[str, Format] = _table(
+_FORMATS = (
     Format(
         "verl",
         "verl: rollout dump of a step, Parquet of a generation",
@@ -132,8 +118,8 @@ FORMATS: dict[str, Format] = _table(
         "pickle",
         "prompt, gold, text, answer, token confidences, token ids",
         (".pkl", ".pickle"),
-        deepconf.recognise,
-        deepconf.read,
+        traces.recognise,
+        traces.read,
     ),
     Format(
         "columns",
@@ -146,6 +132,7 @@ FORMATS: dict[str, Format] = _table(
         roles=ROLES,
     ),
 )
+FORMATS = {entry.name: entry for entry in _FORMATS}
 
 
 def format_named(name: str) -> Format:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from dttrl import sorting
 from dttrl.errors import InputError
-from dttrl.sampling import joining
-from dttrl.sampling.joining import joined
+from dttrl.sampling import parts as module
+from dttrl.sampling.parts import joined
 from dttrl.tables import ROLLOUTS, TableWriter, table_from_columns
 
 SCHEMA = ROLLOUTS.select(["step", "query_id", "sample_id", "text"])
@@ -80,16 +82,17 @@ def test_what_is_read_grows_with_the_rows_and_not_with_parts_times_questions(
     paths = scattered(tmp_path, parts, 360, row_group_bytes=2**20 if cached else 400)
     groups = sum(pa.parquet.ParquetFile(path).num_row_groups for path in paths)
     if not cached:
-        monkeypatch.setattr(joining, "CACHE_BYTES", 1)
+        monkeypatch.setattr(sorting, "CACHE_BYTES", 1)
     rows_read: list[int] = []
-    read = joining.read_row_group
+    read = module.read_row_group
 
-    def counted(path: Path, group: int) -> pa.Table:
-        table = read(path, group)
-        rows_read.append(len(table))
+    def counted(parquet: Any, path: Path, group: int, *columns: Any) -> pa.Table:
+        table = read(parquet, path, group, *columns)
+        if not columns:  # else the keys alone, once
+            rows_read.append(len(table))
         return table
 
-    monkeypatch.setattr(joining, "read_row_group", counted)
+    monkeypatch.setattr(module, "read_row_group", counted)
     tables = list(joined(paths, {f"q{i:04d}": 4 for i in range(360)}))
     assert [key for table in tables for key in keys(table)] == [
         (f"q{i:04d}", j) for i in range(360) for j in range(4)
@@ -98,16 +101,3 @@ def test_what_is_read_grows_with_the_rows_and_not_with_parts_times_questions(
         assert len(rows_read) == groups == parts
     else:
         assert sum(rows_read) <= 4 * 360 * 4
-
-
-def test_no_more_than_the_bound_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = scattered(tmp_path, 6, 120, row_group_bytes=2000)
-    monkeypatch.setattr(joining, "CACHE_BYTES", 9000)
-    groups = joining._RowGroups(paths)
-    largest = 0
-    for part_number in (0, 3, 0, 5, 1, 2, 4, 0):
-        for group in range(3):
-            groups._table(part_number, group)
-            largest = max(largest, sum(table.nbytes for table in groups._kept.values()))
-            assert groups._bytes == sum(table.nbytes for table in groups._kept.values())
-    assert 4000 < largest <= 9000

@@ -19,20 +19,8 @@ from typing import Any
 import numpy as np
 
 from dttrl.errors import InputError
-from dttrl.interop.records import (
-    Findings,
-    Place,
-    ReadOptions,
-    Record,
-    chat_text,
-    finish,
-    label_field,
-    no_score,
-    number_field,
-    numbers,
-    whole_field,
-)
-from dttrl.interop.sources import head, json_lines
+from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, chat_text, finish
+from dttrl.row_files import Place, head, json_lines
 
 SECONDS = 600
 _NOT_SCORES = ("num_tokens",)
@@ -58,7 +46,8 @@ def read(path: Path, options: ReadOptions, findings: Findings) -> Iterator[Recor
         rows = json_lines(unpacked)
         header = next(rows)[1]
         for number, (_, trace) in enumerate(rows):
-            yield _trace(header, trace, Place(path, number, "trace"), options, findings)
+            place = Place(path, number, "trace")
+            yield _trace(Fields(place, header), Fields(place, trace), options, findings)
 
 
 def _unpack(path: Path, target: Path) -> None:
@@ -96,15 +85,10 @@ def _root() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
-def _trace(
-    header: dict[str, Any], trace: dict[str, Any], place: Place, options: ReadOptions, findings: Findings
-) -> Record:
-    known = numbers(trace, _NOT_SCORES)
-    findings.scores.update(dict.fromkeys(known))
-    if options.score is not None and options.score not in trace:
-        raise no_score(options.score, place, known)
-    question = header.get("question")
-    identity = label_field(header, "qid", place)
+def _trace(header: Fields, trace: Fields, options: ReadOptions, findings: Findings) -> Record:
+    place = trace.place
+    score = trace.score(options, findings, _NOT_SCORES)
+    question, identity = header.get("question"), header.label("qid")
     confidence_T = _array(trace.get("confs"), "confs", place)
     ids = trace.get("token_ids")
     if isinstance(ids, list) and not all(isinstance(i, int) and -(2**31) <= i < 2**31 for i in ids):
@@ -112,22 +96,19 @@ def _trace(
     if confidence_T is not None and isinstance(ids, list) and len(ids) != len(confidence_T):
         # One value a token is what a region needs; values without tokens (a window's) are not that.
         raise InputError(f"{place}: {len(confidence_T)} confs for {len(ids)} token_ids")
-    text = trace.get("text")
-    if not isinstance(text, str):
-        raise InputError(f"{place}: field 'text' is missing or not text")
     return Record(
         place,
         identity if identity is not None else place.path.stem,
         prompt=None if question is None else chat_text(question, "question", place),
-        gold=label_field(header, "ground_truth", place),
-        text=text,
+        gold=header.label("ground_truth"),
+        text=trace.text("text"),
         finish_reason=finish(trace.get("stop_reason")),
-        num_tokens=whole_field(trace, "num_tokens", place),
+        num_tokens=trace.whole("num_tokens"),
         token_ids=ids if isinstance(ids, list) else None,
         token_confidence=confidence_T,
-        answer=label_field(trace, "extracted_answer", place) or label_field(trace, "answer", place),
-        confidence=None if options.score is None else number_field(trace, options.score, place),
-        model=label_field(header, "model", place),
+        answer=trace.label("extracted_answer") or trace.label("answer"),
+        confidence=score,
+        model=header.label("model"),
     )
 
 
