@@ -2,7 +2,7 @@ r"""Whether two answers are the same, decided exactly and without an algebra sys
 
 An answer is normalised, read completely (:mod:`dttrl.answers.reading`) and compared by structure: numbers
 as exact fractions, lists and sets without order, tuples and intervals with it and with their brackets,
-equations, matrices, text. What only algebra can decide is left to a worker process. Conventions:
+equations, matrices, text. What needs high precision or algebra is left to a worker process. Conventions:
 
 1. an exact value differs from its rounded decimal; an empty answer equals nothing, itself included;
 2. units, degrees, currency, percent and ``x=`` on one side only are ignored; two different units differ;
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final
 
-from dttrl.answers.estimate import clearly_apart
+from dttrl.answers.bounds import clearly_apart
 from dttrl.answers.exact import INFINITY, Node, UnreadableError, make
 from dttrl.answers.expressions import parse_expression
 from dttrl.answers.normalization import MAX_LENGTH, normalize

@@ -78,11 +78,8 @@ def _rule(first: str, second: str, verdict: Verdict, grader: Grader) -> str:
     exact = exact_equal_normalized(first, second)
     (node_a, unit_a), (node_b, unit_b) = read(first), read(second)
     if exact is None:
-        return (
-            "algebra proves it"
-            if verdict is Verdict.YES
-            else "computed to 200 digits, or by algebra, they differ"
-        )
+        found = "agree" if verdict is Verdict.YES else "differ"
+        return f"evaluated to 200 digits, or by algebra, they {found}"
     if unit_a and unit_b and unit_a != unit_b:
         return f"their units differ: {unit_a} and {unit_b}"
     if exact is Verdict.YES:
@@ -99,7 +96,7 @@ def _rule(first: str, second: str, verdict: Verdict, grader: Grader) -> str:
     return f"one is {shown[0]}, the other {shown[1]}"
 
 
-_UNDECIDED: Final = "not decided (no proof, no refutation, or the time limit), so they count as different"
+_UNDECIDED: Final = "not decided (no value, too much work, or the time limit), so they count as different"
 
 
 def _described(node: Node) -> str:

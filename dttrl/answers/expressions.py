@@ -9,7 +9,7 @@ exact rational arithmetic (:mod:`dttrl.answers.exact`), calls no ``eval``, and r
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -72,12 +72,18 @@ def balanced(tokens: Sequence[str]) -> bool:
     return not stack
 
 
-def split(tokens: Sequence[str], separators: frozenset[str]) -> list[list[str]]:
-    """Return the pieces between separators that stand outside every bracket."""
-    pieces: list[list[str]] = [[]]
+def depths(tokens: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield tokens with the brackets that are open around them, an opening one within its own."""
     depth = 0
     for token in tokens:
         depth += (token in _OPENING) - (token in _CLOSING)
+        yield token, depth
+
+
+def split(tokens: Sequence[str], separators: frozenset[str]) -> list[list[str]]:
+    """Return the pieces between separators that stand outside every bracket."""
+    pieces: list[list[str]] = [[]]
+    for token, depth in depths(tokens):
         if depth == 0 and token in separators:
             pieces.append([])
         else:

@@ -19,10 +19,9 @@ from typing import Final, Self, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.answers.custom import CustomGrader, custom_extraction, load_grader
 from dttrl.answers.equivalence import Verdict, exact_equal_normalized, plain_number
 from dttrl.answers.extraction import AnswerKind, Extraction, extract
-from dttrl.answers.kinds import AUTO, kind_of_source
+from dttrl.answers.kinds import AUTO, CustomGrader, kind_of_source, load_grader
 from dttrl.answers.normalization import normalize
 from dttrl.answers.worker_process import WorkerProcess, worker_command
 
@@ -42,7 +41,7 @@ class Grader:
 
     Args:
         kind: ``choice`` and ``text`` compare normalised strings only, ``math`` and ``integer`` use
-            everything; any other name is that of a custom grader (:mod:`dttrl.answers.custom`). ``auto``
+            everything; any other name is that of a custom grader (:mod:`dttrl.answers.kinds`). ``auto``
             is math until :meth:`for_source` chooses by the name of the question's data set.
         timeout_s: wall clock of one pair in the worker, in seconds.
         memory_mb: address space of the worker, in MiB (not on Windows).
@@ -120,7 +119,7 @@ class Grader:
     def extract(self, text: str, *, last_number: bool = False) -> Extraction:
         """Find the final answer of a completion, as this kind of answer is found."""
         if self.custom is not None:
-            return custom_extraction(self.custom, text)
+            return self.custom.extract(text)
         return extract(text, kind=cast(AnswerKind, self.kind), last_number=last_number)
 
     def key(self, answer: str | None) -> str:

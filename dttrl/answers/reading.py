@@ -14,7 +14,7 @@ from math import gcd
 from typing import Final
 
 from dttrl.answers.exact import INFINITY, BrokenError, Node, UnreadableError, make
-from dttrl.answers.expressions import balanced, is_number, parse_expression, split, tokenize
+from dttrl.answers.expressions import balanced, depths, is_number, parse_expression, split, tokenize
 
 _RELATIONS: Final = frozenset({"=", "≈", "<", ">", "<=", ">=", "≠", "\\in"})
 _SEPARATORS: Final = frozenset({",", ";", "and", "or"})
@@ -147,20 +147,10 @@ def _single(tokens: Sequence[str]) -> Node:
             members = [member for part in parts for member in _set(part[1:-1])]
             return Node("list", tuple(m for i, m in enumerate(members) if m not in members[:i]))
         return Node("union", tuple(_value(part) for part in parts))
-    relations = [t for t in _top_level(tokens) if t in _RELATIONS]
+    relations = [token for token, depth in depths(tokens) if depth == 0 and token in _RELATIONS]
     if relations:
         return _relation(split(tokens, _RELATIONS), relations)
     return _value(tokens)
-
-
-def _top_level(tokens: Sequence[str]) -> list[str]:
-    depth = 0
-    found: list[str] = []
-    for token in tokens:
-        depth += (token in ("(", "[", "{", "\\{")) - (token in (")", "]", "}", "\\}"))
-        if depth == 0:
-            found.append(token)
-    return found
 
 
 def _relation(parts: list[list[str]], relations: list[str]) -> Node:
@@ -286,12 +276,7 @@ def _value(tokens: Sequence[str]) -> Node:
 
 
 def _closes_at_end(tokens: Sequence[str]) -> bool:
-    depth = 0
-    for index, token in enumerate(tokens):
-        depth += (token in ("(", "[", "{", "\\{")) - (token in (")", "]", "}", "\\}"))
-        if depth == 0:
-            return index == len(tokens) - 1
-    return False
+    return next((i for i, (_, depth) in enumerate(depths(tokens)) if depth == 0), -1) == len(tokens) - 1
 
 
 def _matrix(tokens: Sequence[str]) -> Node:

@@ -5,7 +5,7 @@ Reads one JSON object a line, ``{"id": 1, "a": ..., "b": ...}`` (normalised answ
 imports. It limits its own memory (``--memory-mb``) and, before each pair, its processor time (``--seconds``),
 so that it ends even when its parent is gone. It holds no wall clock: the parent does, and kills it.
 
-Order of decision: complete readings are compared numerically (:mod:`dttrl.answers.numeric`). Text that our
+Order of decision: complete readings are evaluated (:mod:`dttrl.answers.agreement`). Text that our
 parser can't read goes to math-verify, its own time-outs off, in both directions, which must agree; a YES
 stands only if math-verify's reading kept every number, letter and command of the text (it drops what it
 can't read: ``3*x-1*y+13=0`` and ``3x + 4y + 14=0`` are both 0 to it).
@@ -23,8 +23,7 @@ import sys
 from importlib import import_module
 from typing import Any, Final, TextIO
 
-from dttrl.answers.equivalence import Verdict, compare, exact_leaf
-from dttrl.answers.exact import Node
+from dttrl.answers.equivalence import Verdict, compare
 
 _KEPT_AS: Final = {
     "int": "Integral", "sum": "Sum", "prod": "Product", "lim": "Limit", "sqrt": "Pow", "frac": "",
@@ -92,14 +91,12 @@ class Judge:
     """Decides pairs of normalised answers; imports everything it needs when created."""
 
     def __init__(self) -> None:
-        self.numeric_leaf = import_module("dttrl.answers.numeric").numeric_leaf
-        self.proves_equal = import_module("dttrl.answers.proof").proves_equal
+        self.agreement = import_module("dttrl.answers.agreement").Agreement
         self.math_verify: Any = None
         with contextlib.suppress(ImportError):
             self.math_verify = import_module("math_verify")
             self.sympy = import_module("sympy")
             self.safely(r"\sum_{k=1}^3k", "6")  # what is slow only once is done before the first pair
-            self.safely("x!", "(x+1)!")
 
     def safely(self, a: str, b: str) -> tuple[Verdict, bool]:
         """Return the verdict, and whether the process should end afterwards."""
@@ -111,22 +108,13 @@ class Judge:
             return Verdict.UNKNOWN, False
 
     def verdict(self, a: str, b: str) -> Verdict:
-        """Numbers first and then a proof; math-verify for what our parser can't read."""
-        found = compare(a, b, self.leaf)
+        """Evaluation where both were read completely; math-verify for what our parser can't read."""
+        found = compare(a, b, self.agreement().leaf)
         if found is not None:
             return found
         if self.math_verify is None or _ALGEBRA_REFUSED.search(a + " " + b):
             return Verdict.UNKNOWN
         return self._by_algebra(_without_unit(a), _without_unit(b))
-
-    def leaf(self, a: Node, b: Node) -> Verdict | None:
-        """Decide two scalars: numbers may say NO, YES needs a proof."""
-        found: Verdict | None = exact_leaf(a, b)
-        if found is None:
-            found = self.numeric_leaf(a, b)
-            if found is Verdict.YES and not self.proves_equal(a, b):
-                return Verdict.UNKNOWN
-        return found
 
     def _by_algebra(self, a: str, b: str) -> Verdict:
         first, second = self._parse(a), self._parse(b)

@@ -10,9 +10,8 @@ from typing import ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from dttrl.answers.custom import load_grader
 from dttrl.answers.extraction import AnswerKind
-from dttrl.answers.kinds import AUTO
+from dttrl.answers.kinds import AUTO, load_grader
 from dttrl.confidence import Measure, Region
 from dttrl.section import Section, in_panel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,42 @@ def test_reflexive_symmetric_and_transitive(a: str, b: str, k: int) -> None:
     other = f"({a})+({b})"
     assert GRADER.equal(a, other) is GRADER.equal(other, a) is Verdict.NO  # b is positive
     assert len(set(GRADER.classes([*same, other]).tolist())) == 2
+
+
+@settings(deadline=None, max_examples=60)
+@given(EXPRESSIONS)
+def test_a_difference_far_beyond_floating_point_is_one(a: str) -> None:
+    assert GRADER.equal(a, f"{a}+10^{{-150}}") is Verdict.NO
+    assert GRADER.equal(f"{a}+10^{{-150}}", f"10^{{-150}}+({a})") is Verdict.YES
+    assert GRADER.equal(f"({a})(1+10^{{-150}})", a) is Verdict.NO  # a is positive
+
+
+LATEX_AND_PYTHON = st.recursive(
+    st.sampled_from([("x", "x"), ("y", "y"), (r"\pi", "pi"), ("2", "2.0"), (r"\frac{1}{3}", "(1/3)")]),
+    lambda inner: (
+        st.tuples(inner, inner).map(lambda t: (f"({t[0][0]}+{t[1][0]})", f"({t[0][1]}+{t[1][1]})"))
+        | st.tuples(inner, inner).map(lambda t: (f"({t[0][0]}-{t[1][0]})", f"({t[0][1]}-{t[1][1]})"))
+        | st.tuples(inner, inner).map(lambda t: (f"({t[0][0]})({t[1][0]})", f"({t[0][1]}*{t[1][1]})"))
+        | inner.map(lambda a: (f"|{a[0]}|", f"abs({a[1]})"))
+        | inner.map(lambda a: (rf"\sin({a[0]})", f"sin({a[1]})"))
+        | inner.map(lambda a: (rf"\sqrt{{({a[0]})^2}}", f"sqrt(({a[1]})**2)"))
+    ),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(LATEX_AND_PYTHON, LATEX_AND_PYTHON, st.floats(-9, 9), st.floats(-9, 9))
+def test_what_differs_somewhere_is_never_equal(
+    a: tuple[str, str], b: tuple[str, str], x: float, y: float
+) -> None:
+    """Python's own arithmetic, at points of its own, is the judge of two unrelated expressions."""
+    names = {"x": x, "y": y, "pi": math.pi, "sin": math.sin, "sqrt": math.sqrt}
+    first, second = eval(a[1], names), eval(b[1], names)
+    found = GRADER.equal(a[0], b[0])
+    assert GRADER.equal(b[0], a[0]) is found
+    if abs(first - second) > 1e-6 * (1 + abs(first) + abs(second)):
+        assert found is not Verdict.YES
 
 
 @settings(deadline=None, max_examples=60)

@@ -28,7 +28,7 @@ def grader() -> Iterator[Grader]:
         ("1,2", "2,1", "yes", "exact arithmetic and structure agree"),
         ("(1,2)", "1,2", "no", "one is a tuple or open interval, the other an unordered list"),
         ("(1,2)", "(2,1)", "no", "each is a tuple or open interval, and their parts differ"),
-        (r"\sqrt8", r"2\sqrt2", "yes", "algebra proves it"),
+        (r"\sqrt8", r"2\sqrt2", "yes", "evaluated to 200 digits, or by algebra, they agree"),
         (r"\sqrt8", r"3\sqrt2", "no", "their values differ"),
         (r"\frac{1", "1", "no", "one is text that cannot be read, or in two ways, the other a number"),
         ("", "1", "no", "an answer that holds nothing equals nothing"),

@@ -164,7 +164,7 @@ def test_the_worker_limits_its_own_memory() -> None:
     script = (
         "from dttrl.answers import worker\nworker._limit('RLIMIT_AS', 700 * 2**20)\n"
         "judge = worker.Judge()\n"
-        "judge.numeric_leaf = lambda a, b: bytearray(2**31)\n"
+        "judge.agreement = lambda: bytearray(2**31)\n"
         "print(judge.safely('\\\\sqrt{8}', '2\\\\sqrt{2}'))\n"
     )
     root = str(Path(__file__).resolve().parents[2])

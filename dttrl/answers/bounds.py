@@ -20,23 +20,23 @@ _ONE_TO_ONE: Final[dict[str, Callable[[float], float]]] = {
 }  # fmt: skip
 """Functions whose slope is at most 1."""
 
-Estimate = tuple[float, float]
+_Bounded = tuple[float, float]
 
 
-class _NoEstimateError(ValueError):
+class _NoBoundError(ValueError):
     """There is no bound here."""
 
 
 def clearly_apart(a: Node, b: Node) -> bool:
     """Whether two scalar readings differ for certain; False says nothing."""
     try:
-        (first, error), (second, other_error) = _estimate(a), _estimate(b)
-    except (_NoEstimateError, ArithmeticError, ValueError):
+        (first, error), (second, other_error) = _bounded(a), _bounded(b)
+    except (_NoBoundError, ArithmeticError, ValueError):
         return False
     return abs(first - second) > 4 * (error + other_error) + 1e-9 * (abs(first) + abs(second))
 
 
-def _estimate(node: Node) -> Estimate:
+def _bounded(node: Node) -> _Bounded:
     if node.op == "num":
         value = float(node.value)
         result = (value, abs(value) * _EPS)
@@ -44,14 +44,14 @@ def _estimate(node: Node) -> Estimate:
         value = _value_of(node.name)
         result = (value, value * _EPS)
     elif node.op in _RULES:
-        result = _RULES[node.op](*(_estimate(arg) for arg in node.args))
+        result = _RULES[node.op](*(_bounded(arg) for arg in node.args))
     elif node.op == "call" and len(node.args) == 1:
-        result = _call(node.name, *_estimate(node.args[0]))
+        result = _call(node.name, *_bounded(node.args[0]))
     else:
-        raise _NoEstimateError(node.op)
+        raise _NoBoundError(node.op)
     value, error = result
     if not abs(value) < _LARGEST or not error < 1.0:
-        raise _NoEstimateError("too large or too uncertain")
+        raise _NoBoundError("too large or too uncertain")
     return value, error + abs(value) * _EPS
 
 
@@ -60,38 +60,38 @@ def _value_of(name: str) -> float:
     if name in ("pi", "e"):
         return math.pi if name == "pi" else math.e
     if name == "i":
-        raise _NoEstimateError("i")
+        raise _NoBoundError("i")
     spread: int = sum(ord(char) * 37 ** (place % 8) for place, char in enumerate(name)) % 10_007
     return 1.0 + 2.0 * (spread + 0.5) / 10_007
 
 
-def _multiply(a: Estimate, b: Estimate) -> Estimate:
+def _multiply(a: _Bounded, b: _Bounded) -> _Bounded:
     return a[0] * b[0], abs(a[0]) * b[1] + abs(b[0]) * a[1] + a[1] * b[1]
 
 
-def _divide(a: Estimate, b: Estimate) -> Estimate:
+def _divide(a: _Bounded, b: _Bounded) -> _Bounded:
     if abs(b[0]) <= 4 * b[1] or abs(b[0]) < 1e-6:
-        raise _NoEstimateError("a division by almost nothing")
+        raise _NoBoundError("a division by almost nothing")
     value = a[0] / b[0]
     return value, 2 * (a[1] + abs(value) * b[1]) / abs(b[0])
 
 
-def _logarithm(value: float, error: float) -> Estimate:
+def _logarithm(value: float, error: float) -> _Bounded:
     if value <= 4 * error or value < 1e-6:
-        raise _NoEstimateError("a logarithm of almost nothing")
+        raise _NoBoundError("a logarithm of almost nothing")
     return math.log(value), 2 * error / value
 
 
-def _exponential(value: float, error: float) -> Estimate:
+def _exponential(value: float, error: float) -> _Bounded:
     result = math.exp(value)
     return result, result * 2 * error
 
 
-def _power(base: Estimate, exponent: Estimate) -> Estimate:
+def _power(base: _Bounded, exponent: _Bounded) -> _Bounded:
     return _exponential(*_multiply(exponent, _logarithm(*base)))
 
 
-def _call(name: str, value: float, error: float) -> Estimate:
+def _call(name: str, value: float, error: float) -> _Bounded:
     if name in _ONE_TO_ONE:
         return _ONE_TO_ONE[name](value), error
     if name in ("tan", "sec"):
@@ -104,10 +104,10 @@ def _call(name: str, value: float, error: float) -> Estimate:
         return _exponential(value, error)
     if name == "ln":
         return _logarithm(value, error)
-    raise _NoEstimateError(name)
+    raise _NoBoundError(name)
 
 
-_RULES: Final[dict[str, Callable[..., Estimate]]] = {
+_RULES: Final[dict[str, Callable[..., _Bounded]]] = {
     "neg": lambda a: (-a[0], a[1]),
     "abs": lambda a: (abs(a[0]), a[1]),
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from dttrl.answers.estimate import clearly_apart
+from dttrl.answers.bounds import clearly_apart
 from dttrl.answers.exact import Node, UnreadableError, make, number, symbol
 from dttrl.answers.normalization import normalize
 from dttrl.answers.reading import read
