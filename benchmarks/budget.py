@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.analysis.budget import BUDGETS, Benchmark, Samples, budget_table, draws
+from dttrl.analysis.budget import BUDGETS, Benchmark, budget_table, draws
 from dttrl.mixture import START_QUANTILES
+from dttrl.scored import Scored
 
 SIZES = {"hmmt2025": 30, "gpqa-d": 198, "aime2024": 30, "aime2025": 30, "brumo2025": 100}
 N_SAMPLES, REPEATS = 320, 64
@@ -36,7 +37,9 @@ Answers, Values = list[int], list[float]
 def generate(name: str, size: int, seed: int) -> Benchmark:
     """Questions of mixed difficulty; right rollouts are surer on the average; some give no answer."""
     rng = np.random.default_rng([seed, size])
-    questions = []
+    class_RN = np.empty((size, N_SAMPLES), dtype=np.int32)
+    confidence_RN = np.empty(class_RN.shape)
+    right_RC = np.zeros((size, 42), dtype=bool)
     for number in range(size):
         right = rng.random(N_SAMPLES) < rng.beta(1.5, 0.8)
         wrong = 1 + np.minimum(rng.geometric(rng.uniform(0.1, 0.6), N_SAMPLES), 40)
@@ -46,10 +49,19 @@ def generate(name: str, size: int, seed: int) -> Benchmark:
         confidence = 12 + rng.normal(0, 1 + 0.5 * rng.random(), N_SAMPLES) + gap * right
         present, inverse = np.unique(classes[classes >= 0], return_inverse=True)
         classes[classes >= 0] = inverse
-        questions.append(
-            Samples(f"{name}-{number}", classes.astype(np.int32), confidence, np.asarray(present == 0))
+        class_RN[number], confidence_RN[number], right_RC[number, : present.size] = (
+            classes,
+            confidence,
+            present == 0,
         )
-    return Benchmark(name, questions, has_confidence=True)
+    scored = Scored(
+        class_RN,
+        confidence_RN,
+        query_id=[f"{name}-{number}" for number in range(size)],
+        gold=["0"] * size,
+        right_RC=right_RC,
+    )
+    return Benchmark(name, [scored], has_confidence=True)
 
 
 def elect(answers: Answers, weights: Values) -> int | None:
@@ -184,7 +196,12 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     benchmarks = [generate(name, size, seed=1) for name, size in SIZES.items()]
-    questions = [question for benchmark in benchmarks for question in benchmark.questions]
+    questions = [
+        scored.take([r])
+        for benchmark in benchmarks
+        for scored in benchmark.blocks
+        for r in range(len(scored.query_id))
+    ]
     votes = len(questions) * len(BUDGETS) * REPEATS
 
     began, busy = time.perf_counter(), time.process_time()
@@ -207,9 +224,9 @@ def main() -> None:
             ours = (time.process_time() - began) / votes
         loop, agree, count = 0.0, 0, 0
         for budget in BUDGETS:
-            for samples in questions[:: max(1, len(questions) // options.loop_votes)]:
-                order = draws(samples, [budget], repeats=REPEATS, seed=0)[0][0]
-                traces = list(zip(samples.class_N.tolist(), samples.weight_N.tolist(), strict=True))
+            for one in questions[:: max(1, len(questions) // options.loop_votes)]:
+                order = draws(one.query_id[0], N_SAMPLES, [budget], repeats=REPEATS, seed=0)[0][0]
+                traces = list(zip(one.class_RN[0].tolist(), one.confidence_RN[0].tolist(), strict=True))
                 kept = [traces[i] for i in order.tolist() if traces[i][0] >= 0]
                 # A vote of microseconds is far below the clock's step: it is timed many times over.
                 times = 1 if method == "distrivoting" else 200
@@ -220,15 +237,15 @@ def main() -> None:
                     winner = vote([answer for answer, _ in kept], [value for _, value in kept])
                 loop += (time.process_time() - began) / times
                 count += 1
-                agree += winner == _ours(method, samples, order)
+                agree += winner == _ours(method, one, order)
         loop /= count
         print(f"{name:25}  {ours * 1e6:12.1f}  {loop * 1e6:12.1f}  {loop / ours:5.0f}  {agree}/{count}")
 
 
-def _ours(method: str, samples: Samples, order: NDArray[np.int64]) -> int:
+def _ours(method: str, one: Scored, order: NDArray[np.int64]) -> int:
     from dttrl.voting.registry import parse_method
 
-    vote = parse_method(method).vote(samples.class_N[order][None, :], samples.weight_N[order][None, :])
+    vote = parse_method(method).vote(one.class_RN[:, order], one.confidence_RN[:, order])
     return int(vote.vote.winner_R[0])
 
 

@@ -19,7 +19,8 @@ from dttrl.methods import Signal
 from dttrl.mixture import fit_mixture
 from dttrl.partition import assign_positive
 from dttrl.rng import derive
-from dttrl.training_signal import ScoredBatch, training_signal
+from dttrl.scored import Scored
+from dttrl.training_signal import training_signal
 from dttrl.voting.distrivoting import distrivoting
 
 QUESTIONS, ROLLOUTS = 8, 64
@@ -62,7 +63,7 @@ def main() -> None:
         _, history = history.advance(step, values)
     current = confidences(options.steps + 1)
     classes = derive(0, purpose="classes").integers(0, 12, current.shape).astype(np.int32)
-    batch = ScoredBatch(options.steps + 1, classes, current)
+    batch = Scored(classes, current, options.steps + 1)
 
     progressive, _ = history.advance(options.steps + 1, current)
     agree = (assign_positive(current, progressive.mixture) == literal(past, current)).mean()

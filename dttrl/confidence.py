@@ -206,7 +206,7 @@ def trajectory_confidence(
     return float(np.exp(mean)) if measure == "perplexity" else mean
 
 
-def positive_weights(confidence: NDArray[np.float64], measure: Measure) -> NDArray[np.float64]:
+def positive_weights(confidence: NDArray[np.float64], measure: Measure | None) -> NDArray[np.float64]:
     """Turn confidences into vote weights: the log-scale measures through exp, the others as they are.
 
     A negative vote weight elects the rarest answer, so anything still negative is refused with

@@ -8,7 +8,7 @@ are possible. Axis letters: R questions voted at once, N rollouts of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,24 +16,24 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from dttrl.answers.grading import Grader
-from dttrl.confidence import MEASURES, positive_weights
+from dttrl.confidence import positive_weights
 from dttrl.errors import InputError
 from dttrl.history import History
 from dttrl.mixture import Mixture, fit_mixture
 from dttrl.schemas import VOTES
-from dttrl.scored_blocks import Classes, ScoredBlock, column_floats, read_blocks
+from dttrl.scored import FloatArray, Scored
+from dttrl.scored_files import Classes, column_floats, read_scored
 from dttrl.tables import RolloutFiles, TableWriter
 from dttrl.vote_summary import MethodSummary, VoteSummary, count_votes, find_disagreements
-from dttrl.voting.distrivoting import FALLBACKS
+from dttrl.voting.distrivoting import FALLBACKS, DistriVote
+from dttrl.voting.election import Vote
 from dttrl.voting.registry import METHODS, ParsedMethod, VoteOutcome, parse_method
 
 NO_CONFIDENCE = "no-confidence"
 """Fallback of a question none of whose answered rollouts has a confidence: the vote counts heads."""
 
-FloatArray = NDArray[np.float64]
 Pools = Mapping[int | None, Mixture]
 """The mixture that ``progressive`` votes under, by step."""
 
@@ -45,7 +45,7 @@ class Contender(Protocol):
     needs_confidence: bool
     needs_weights: bool
 
-    def vote(self, block: ScoredBlock, weight_RN: FloatArray) -> VoteOutcome:
+    def vote(self, block: Scored, weight_RN: FloatArray) -> VoteOutcome:
         """Vote on a block; ``weight_RN`` are its confidences as vote weights."""
 
 
@@ -58,7 +58,7 @@ class Strategy:
         self.needs_weights = method.needs_weights
         self._method, self._pools = method, pools
 
-    def vote(self, block: ScoredBlock, weight_RN: FloatArray) -> VoteOutcome:
+    def vote(self, block: Scored, weight_RN: FloatArray) -> VoteOutcome:
         """Vote on a block."""
         if not self._method.info.pooled:
             return self._method.vote(block.class_RN, weight_RN)
@@ -69,49 +69,53 @@ class Strategy:
         return self._method.vote(block.class_RN, weight_RN, pool, block.confidence_RN)
 
 
-class Ballot:
-    """Methods that vote on the same questions, with the running summary of what they elected."""
+def elect(
+    files: RolloutFiles,
+    contenders: Sequence[Contender],
+    blocks: Iterable[Scored],
+    *,
+    output: Path | None,
+    overwrite: bool,
+    keep_disagreements: bool,
+    progress: Callable[[int], None] | None,
+    **metadata: Any,
+) -> VoteSummary:
+    """Let the contenders vote on every block of the files, write VOTES to ``output`` and summarize.
 
-    def __init__(
-        self, contenders: Sequence[Contender], *, measure: str | None, keep_disagreements: bool = False
-    ) -> None:
-        self._contenders = list(contenders)
-        self._measure = measure
-        self._keep = keep_disagreements
-        self.summary = VoteSummary([MethodSummary(contender.name) for contender in self._contenders])
-
-    def vote(self, block: ScoredBlock) -> pa.Table:
-        """Vote on questions that all have the same number of rollouts; returns their VOTES rows."""
-        needed = any(contender.needs_weights for contender in self._contenders)
-        weight_RN = vote_weights(block, self._measure, needed=needed)
-        answered_RN = block.class_RN >= 0
-        sighted_R = (answered_RN & np.isfinite(block.confidence_RN)).any(axis=1)
-        blind_R = np.asarray(answered_RN.any(axis=1) & ~sighted_R, dtype=np.bool_)
-        tables, winners = [], []
-        for contender, summary in zip(self._contenders, self.summary.methods, strict=True):
-            outcome = contender.vote(block, weight_RN)
-            fallbacks = _fallbacks(outcome, blind_R & np.bool_(contender.needs_confidence))
-            table = _rows(contender.name, block, outcome, fallbacks)
-            count_votes(summary, table, block)
-            tables.append(table)
-            winners.append(outcome.vote.winner_R)
-        find_disagreements(self.summary, block, winners, keep=self._keep)
-        self.summary.questions += len(block.query_id)
-        self.summary.rollouts += block.class_RN.size
-        return pa.concat_tables(tables) if tables else VOTES.fields.empty_table()
+    ``metadata`` joins that of the files. Raises :class:`InputError` for an output that is one of the files
+    voted on, or no Parquet file.
+    """
+    summary = VoteSummary([MethodSummary(contender.name) for contender in contenders])
+    metadata = {**files.metadata, "methods": [method.method for method in summary.methods], **metadata}
+    needed = any(contender.needs_weights for contender in contenders)
+    with _open_votes(files, output, metadata, overwrite=overwrite) as sink:
+        for block in blocks:
+            weight_RN = vote_weights(block, needed=needed)
+            winners = []
+            for contender, counts in zip(contenders, summary.methods, strict=True):
+                outcome = contender.vote(block, weight_RN)
+                table = _rows(contender, block, outcome)
+                count_votes(counts, table, block)
+                if sink is not None:
+                    sink.write(table)
+                winners.append(outcome.vote.winner_R)
+            find_disagreements(summary, block, winners, keep=keep_disagreements)
+            summary.questions += len(block.query_id)
+            summary.rollouts += block.class_RN.size
+            if progress is not None:
+                progress(summary.rollouts)
+    return summary
 
 
-def vote_weights(block: ScoredBlock, measure: str | None, *, needed: bool) -> FloatArray:
+def vote_weights(block: Scored, *, needed: bool) -> FloatArray:
     """Return the confidences of a block as vote weights: log-scale measures through exp, others as they are.
 
     Raises :class:`InputError` for a negative weight where weights are ``needed``: somebody will sum them.
     """
-    if measure in ("logprob", "entropy"):
-        return positive_weights(block.confidence_RN, measure)  # type: ignore[arg-type]
+    if block.measure in ("logprob", "entropy") or (needed and block.measure is not None):
+        return positive_weights(block.confidence_RN, block.measure)
     if not needed:
         return block.confidence_RN
-    if measure in MEASURES:
-        return positive_weights(block.confidence_RN, measure)
     lowest_R = np.min(block.confidence_RN, axis=1, where=~np.isnan(block.confidence_RN), initial=np.inf)
     if (lowest_R < 0).any():
         row = int(np.flatnonzero(lowest_R < 0)[0])
@@ -200,47 +204,27 @@ def vote_files(
         has_confidence=has_confidence(files, confidence),
         pools=lambda window: pool_mixtures(files, confidence, window),
     )
-    # The measure says what the column `confidence` is, and nothing of another one.
-    measure = files.metadata.get("measure") if confidence == "confidence" else None
-    ballot = Ballot(contenders, measure=measure, keep_disagreements=keep_disagreements)
-    ballot.summary.notes = notes
     if "answer_class" not in files.column_names and classes == "equivalent":
-        ballot.summary.notes.append("no column answer_class: answers are compared and classed on the way")
-    metadata = {**files.metadata, "methods": [m.method for m in ballot.summary.methods], "classes": classes}
-    with open_votes(files, output, metadata, overwrite=overwrite) as sink:
-        for table in _iter_votes(files, ballot, grader, classes, confidence, progress):
-            if sink is not None:
-                sink.write(table)
-    return ballot.summary
+        notes.append("no column answer_class: answers are compared and classed on the way")
+    blocks = read_scored(files, grader=grader, classes=classes, confidence=confidence)
+    summary = elect(
+        files, contenders, blocks, output=output, overwrite=overwrite, keep_disagreements=keep_disagreements,
+        progress=progress, classes=classes,
+    )  # fmt: skip
+    summary.notes = notes
+    return summary
 
 
-def open_votes(
+def _open_votes(
     files: RolloutFiles, output: Path | None, metadata: Mapping[str, Any], *, overwrite: bool
 ) -> Any:
-    """Return a writer of VOTES as a context manager; one of nothing where there is no output.
-
-    Raises InputError for an output that is one of the files voted on, or no Parquet file.
-    """
+    """Return a writer of VOTES as a context manager; one of nothing where there is no output."""
     if output is None:
         return nullcontext()
     if output.suffix != ".parquet":
         raise InputError(f"{output}: votes are written as Parquet; name a file that ends in .parquet")
     files.check_output(output)
     return TableWriter(output, VOTES.fields, metadata=metadata, overwrite=overwrite)
-
-
-def _iter_votes(
-    files: RolloutFiles,
-    ballot: Ballot,
-    grader: Grader,
-    classes: Classes,
-    confidence: str,
-    progress: Callable[[int], None] | None,
-) -> Iterator[pa.Table]:
-    for block in read_blocks(files, grader=grader, classes=classes, confidence=confidence):
-        yield ballot.vote(block)
-        if progress is not None:
-            progress(ballot.summary.rollouts)
 
 
 def has_confidence(files: RolloutFiles, column: str = "confidence") -> bool:
@@ -260,57 +244,56 @@ def has_confidence(files: RolloutFiles, column: str = "confidence") -> bool:
     return False
 
 
-def _fallbacks(outcome: VoteOutcome, blind_R: NDArray[np.bool_]) -> list[str | None]:
-    indices = [0] * blind_R.size if outcome.distrivote is None else outcome.distrivote.fallback_R.tolist()
-    return [
-        NO_CONFIDENCE if blind else FALLBACKS[index] or None
-        for blind, index in zip(blind_R.tolist(), indices, strict=True)
-    ]
-
-
-def _rows(name: str, block: ScoredBlock, outcome: VoteOutcome, fallbacks: Sequence[str | None]) -> pa.Table:
-    vote, size = outcome.vote, len(block.query_id)
-    columns: dict[str, Any] = {
-        "method": pa.repeat(pa.scalar(name, pa.string()), size),
-        "step": pa.repeat(pa.scalar(block.step, pa.int32()), size),
-        "query_id": block.query_id,
-        "answer": block.spelling(vote.winner_R),
-        "answer_class": vote.winner_R,
-        "gold": block.gold,
-        "correct": block.correct(vote.winner_R),
-        "n": np.full(size, block.class_RN.shape[1], dtype=np.int32),
+def vote_columns(scored: Scored, vote: Vote, distrivote: DistriVote | None) -> dict[str, Any]:
+    """Return the columns that VOTES and LABELS share, for a vote on each question."""
+    size, n_rollouts = scored.class_RN.shape
+    nothing = [None] * size
+    return {
+        "step": [scored.step] * size,
+        "query_id": scored.query_id,
+        "gold": scored.gold,
+        "n": [n_rollouts] * size,
         "n_valid": vote.n_valid_R,
-        "n_votes": vote.n_votes_R,
         "majority_ratio": vote.majority_ratio_R,
         "label_ratio": vote.label_ratio_R,
-        "margin": vote.margin_R,
         "tie": vote.tie_R,
-        "diversity": block.n_classes_R,
-        "fallback": list(fallbacks),
-        **_filter_columns(block, outcome),
+        "n_pos": nothing if distrivote is None else distrivote.n_pos_R,
+        "n_neg": nothing if distrivote is None else distrivote.n_neg_R,
+        "rejected": nothing if distrivote is None else scored.spelling(distrivote.rejected_R),
+        "fallback": nothing
+        if distrivote is None
+        else [FALLBACKS[index] or None for index in distrivote.fallback_R.tolist()],
     }
-    arrays = []
-    for column in VOTES.fields:
-        values = columns.get(column.name)
-        if values is None:
-            arrays.append(pa.nulls(size, column.type))
-        else:
-            arrays.append(values if isinstance(values, pa.Array) else pa.array(values, column.type))
+
+
+def _rows(contender: Contender, block: Scored, outcome: VoteOutcome) -> pa.Table:
+    vote, size = outcome.vote, len(block.query_id)
+    columns = vote_columns(block, vote, outcome.distrivote) | {
+        "method": [contender.name] * size,
+        "answer": block.spelling(vote.winner_R),
+        "answer_class": vote.winner_R,
+        "correct": block.correct(vote.winner_R),
+        "n_votes": vote.n_votes_R,
+        "margin": vote.margin_R,
+        "diversity": block.n_classes_R,
+    }
+    if contender.needs_confidence:
+        answered_RN = block.class_RN >= 0
+        sighted_R = (answered_RN & np.isfinite(block.confidence_RN)).any(axis=1)
+        blind_R = np.asarray(answered_RN.any(axis=1) & ~sighted_R)
+        columns["fallback"] = [
+            NO_CONFIDENCE if blind else known
+            for blind, known in zip(blind_R, columns["fallback"], strict=True)
+        ]
+    for name in ("mean_neg", "std_neg", "mean_pos", "std_pos"):
+        values = np.full(size, np.nan)
+        if outcome.mixtures is not None:
+            values[:] = np.where(outcome.mixtures.is_degenerate, np.nan, getattr(outcome.mixtures, name))
+        columns[name] = pa.array(values, from_pandas=True)  # NaN becomes null
+    arrays = [
+        columns[column.name]
+        if isinstance(columns[column.name], pa.Array)
+        else pa.array(columns[column.name], column.type)
+        for column in VOTES.fields
+    ]
     return pa.table(arrays, schema=VOTES.fields)
-
-
-def _filter_columns(block: ScoredBlock, outcome: VoteOutcome) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
-    if outcome.distrivote is not None:
-        columns["n_pos"] = outcome.distrivote.n_pos_R
-        columns["n_neg"] = outcome.distrivote.n_neg_R
-        columns["rejected"] = block.spelling(outcome.distrivote.rejected_R)
-    mixtures = outcome.mixtures
-    if mixtures is None:
-        return columns
-    usable = ~np.asarray(mixtures.is_degenerate)
-    for column in ("mean_neg", "std_neg", "mean_pos", "std_pos"):
-        values = np.where(usable, getattr(mixtures, column), np.nan)
-        values = np.broadcast_to(values, len(block.query_id))
-        columns[column] = pa.array(values, pa.float64(), from_pandas=True)  # NaN becomes null
-    return columns

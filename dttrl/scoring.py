@@ -1,61 +1,37 @@
 """Scoring: rollouts -> answers, answer classes and trajectory confidence (eq:traj_conf).
 
-A question's rollouts are scored together, because an answer class is an equivalence among them. Axis letter:
-G rollouts of a question. ``class_G`` is -1 where a rollout has no answer, ``confidence_G`` NaN where a
-confidence cannot be computed.
+A question's rollouts are scored together, because an answer class is an equivalence among them. Axis letters:
+R questions, N rollouts of each.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from dttrl.answers.extraction import Extraction
 from dttrl.answers.grading import Grader
 from dttrl.answers.kinds import AUTO
 from dttrl.confidence import LAST_STEP, MEASURED_COLUMNS, Measure, Region, trajectory_confidence
-from dttrl.errors import InputError
 from dttrl.rollouts import Rollout, table_to_rollouts
 from dttrl.schemas import ROLLOUTS
+from dttrl.scored import Scored
+from dttrl.scored_files import golds_of, sources_of
 from dttrl.tables import RolloutFiles, TableWriter
 
 SCORE_COLUMNS = ("answer", "answer_source", "answer_class", "confidence")
-SCORED_COLUMNS = ("gold", "source", *SCORE_COLUMNS)
-"""What :func:`read_scored` reads of a scored file, as far as it is there."""
 MAX_EXAMPLES = 5
 """How many classes of several spellings a summary shows."""
 NO_ANSWER = "none"
 """Name under which rollouts without an answer are counted among the answer sources."""
-
-
-@dataclass(frozen=True)
-class ScoredQuestion:
-    """What scoring says of one question's G rollouts; ``spellings[c]`` is how class c is written.
-
-    ``gold_class`` is None without a gold answer, -1 when no rollout has it, else its class.
-    """
-
-    query_id: str
-    answers: list[str | None]
-    sources: list[str | None]
-    class_G: NDArray[np.int32]
-    confidence_G: NDArray[np.float64]
-    spellings: list[str]
-    gold_class: int | None
-    gold: str | None = None
-
-    @property
-    def n_correct(self) -> int:
-        """Rollouts whose answer equals gold; 0 without gold."""
-        known = self.gold_class is not None and self.gold_class >= 0
-        return int((self.class_G == self.gold_class).sum()) if known else 0
 
 
 @dataclass
@@ -84,133 +60,87 @@ class ScoreSummary:
         """Share of right rollouts where gold exists; NaN where it does not."""
         return self.correct_rollouts / self.gold_rollouts if self.gold_rollouts else math.nan
 
-    def add(self, scored: ScoredQuestion) -> None:
-        """Count one question."""
-        size = len(scored.answers)
-        self.questions += 1
-        self.rollouts += size
-        self.classes += len(scored.spellings)
-        self.sources.update(NO_ANSWER if source is None else source for source in scored.sources)
-        self.without_confidence += int(np.isnan(scored.confidence_G).sum())
-        for spellings in merged_spellings(scored):
+    def add(self, scored: Scored) -> None:
+        """Count scored questions."""
+        self.questions += len(scored.query_id)
+        self.rollouts += scored.class_RN.size
+        self.classes += int(scored.n_classes_R.sum())
+        self.sources.update(
+            NO_ANSWER if source is None else source for source in scored.rows["answer_source"].to_pylist()
+        )
+        self.without_confidence += int(np.isnan(scored.confidence_RN).sum())
+        for query_id, spellings in merged_spellings(scored):
             self.merged += 1
             if len(self.examples) < MAX_EXAMPLES:
-                self.examples.append((scored.query_id, spellings))
-        if scored.gold_class is not None:
-            self.gold_questions += 1
-            self.gold_rollouts += size
-            self.correct_rollouts += scored.n_correct
+                self.examples.append((query_id, spellings))
+        self.gold_questions += int(scored.has_gold_R.sum())
+        self.gold_rollouts += int(scored.has_gold_R.sum()) * scored.class_RN.shape[1]
+        self.correct_rollouts += int(scored.correct_RN.sum())
 
 
-def score_question(
-    rollouts: Sequence[Rollout],
+def score_rollouts(
+    groups: Sequence[Sequence[Rollout]],
     *,
-    gold: str | None,
     grader: Grader,
+    golds: Sequence[str | None] | None = None,
+    sources: Sequence[str | None] | None = None,
     region: Region = LAST_STEP,
     measure: Measure = "topk",
     last_number: bool = False,
-) -> ScoredQuestion:
-    """Extract the answers of one question's rollouts, group them into classes and measure the confidences.
+) -> Scored:
+    """Extract the answers of questions' rollouts, group them into classes and measure the confidences.
 
-    The grader is that of the question (:meth:`Grader.for_source`): it says how answers are found, too.
+    ``groups`` are the rollouts of each question, as many of one as of the other. ``sources`` name the data
+    sets, by which a grader of kind auto says how answers are found and compared.
     """
-    found = [grader.extract(rollout.text, last_number=last_number) for rollout in rollouts]
-    confidence_G = np.asarray(
-        [
-            trajectory_confidence(rollout, region=region, measure=measure, answer_start=extraction.start)
-            for rollout, extraction in zip(rollouts, found, strict=True)
-        ],
-        dtype=np.float64,
-    )
-    return classify(
-        rollouts[0].query_id if rollouts else "",
-        answers=[extraction.answer for extraction in found],
-        sources=[extraction.source for extraction in found],
-        confidence_G=confidence_G,
-        gold=gold,
-        grader=grader,
-    )
-
-
-def classify(
-    query_id: str,
-    *,
-    answers: list[str | None],
-    sources: list[str | None],
-    confidence_G: NDArray[np.float64],
-    gold: str | None,
-    grader: Grader,
-    class_G: NDArray[np.int32] | None = None,
-) -> ScoredQuestion:
-    """Complete a question from its answers; ``class_G`` is computed unless the file has it already."""
-    if class_G is None:
-        class_G = grader.classes(answers)
-    spellings = grader.spelling(answers, class_G)
-    gold_class = grader.match(gold, spellings) if gold else None
-    return ScoredQuestion(query_id, answers, sources, class_G, confidence_G, spellings, gold_class, gold)
-
-
-def merged_spellings(scored: ScoredQuestion) -> list[list[str]]:
-    """Return the spellings of each class that has several, the most frequent first."""
-    members: list[Counter[str]] = [Counter() for _ in scored.spellings]
-    for answer, class_id in zip(scored.answers, scored.class_G.tolist(), strict=True):
-        if class_id >= 0 and answer is not None:
-            members[class_id][answer.strip()] += 1
-    return [
-        sorted(counts, key=lambda spelling: (-counts[spelling], len(spelling), spelling))
-        for counts in members
-        if len(counts) > 1
+    query_id = [group[0].query_id for group in groups]
+    sources = [None] * len(groups) if sources is None else sources
+    golds = [None] * len(groups) if golds is None else [gold or None for gold in golds]
+    found: list[Extraction] = []
+    class_RN, spellings, gold_class_R = [], [], []
+    for group, name, source, gold in zip(groups, query_id, sources, golds, strict=True):
+        own = grader.for_source(source, name)
+        found += [own.extract(rollout.text, last_number=last_number) for rollout in group]
+        answers = [extraction.answer for extraction in found[-len(group) :]]
+        class_RN.append(own.classes(answers))
+        spellings.append(own.spelling(answers, class_RN[-1]))
+        gold_class_R.append(own.match(gold, spellings[-1]) if gold is not None else -1)
+    confidence_P = [
+        trajectory_confidence(rollout, region=region, measure=measure, answer_start=extraction.start)
+        for rollout, extraction in zip(chain.from_iterable(groups), found, strict=True)
     ]
-
-
-def read_scored(table: pa.Table, *, query_id: str, grader: Grader) -> ScoredQuestion:
-    """Return the scores that a question's rows already hold, classing the answers where no class is stored.
-
-    Needs the column ``answer``; ``confidence`` may be absent (all NaN), as in other people's files.
-    """
-    names = table.column_names
-    size = table.num_rows
-    grader = grader.for_source(source_of(table), query_id)
-    answers = table.column("answer").to_pylist()
-    class_G = None
-    if "answer_class" in names and table.column("answer_class").null_count == 0:
-        class_G = table.column("answer_class").to_numpy().astype(np.int32)
-        class_G = _checked_classes(class_G, answers, query_id)
-    confidence_G = np.full(size, np.nan)
-    if "confidence" in names:
-        confidence_G = table.column("confidence").cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
-    sources = table.column("answer_source").to_pylist() if "answer_source" in names else [None] * size
-    return classify(
+    first_R = np.cumsum([0, *map(len, spellings)], dtype=np.int32)
+    number_C = np.arange(max(map(len, spellings)), dtype=np.int32)
+    return Scored(
+        np.stack(class_RN),
+        np.array(confidence_P, dtype=np.float64).reshape(len(groups), -1),
+        groups[0][0].step,
+        measure,
         query_id,
-        answers=answers,
-        sources=sources,
-        confidence_G=confidence_G,
-        gold=gold_of(table, query_id),
-        grader=grader,
-        class_G=class_G,
+        sources,
+        golds,
+        right_RC=number_C == np.array(gold_class_R)[:, None],
+        word_RC=np.where(number_C < np.diff(first_R)[:, None], first_R[:-1, None] + number_C, -1),
+        words=list(chain.from_iterable(spellings)),
+        rows=pa.table(
+            [[extraction.answer for extraction in found], [extraction.source for extraction in found]],
+            schema=ROLLOUTS.select(("answer", "answer_source")),
+        ),
     )
 
 
-def source_of(table: pa.Table) -> str | None:
-    """Return the name of the data set of a question's rows, where they say it."""
-    if "source" not in table.column_names or not table.num_rows:
-        return None
-    source = table.column("source")[0].as_py()
-    return source if isinstance(source, str) else None
-
-
-def gold_of(table: pa.Table, query_id: str) -> str | None:
-    """Return the gold answer of a question's rows; raises when they disagree."""
-    if "gold" not in table.column_names:
-        return None
-    values = table.column("gold").unique().to_pylist()
-    if len(values) > 1:
-        raise InputError(
-            f"question {query_id!r}: its rows have {len(values)} different gold answers; "
-            "column gold must be the same on every row of a question"
-        )
-    return values[0] if values and values[0] else None
+def merged_spellings(scored: Scored) -> Iterator[tuple[str, list[str]]]:
+    """Yield question and spellings of each class that has several, the most frequent spelling first."""
+    answers = scored.rows["answer"].to_pylist()
+    for r, class_N in enumerate(scored.class_RN.tolist()):
+        members: list[Counter[str]] = [Counter() for _ in range(scored.n_classes_R[r])]
+        for class_id, answer in zip(class_N, answers[r * len(class_N) : (r + 1) * len(class_N)], strict=True):
+            if class_id >= 0 and answer is not None:
+                members[class_id][answer.strip()] += 1
+        for counts in members:
+            if len(counts) > 1:
+                ranked = sorted(counts, key=lambda text: (-counts[text], len(text), text))
+                yield scored.query_id[r], ranked
 
 
 def score_files(
@@ -246,22 +176,26 @@ def score_files(
     if not keep_confidence:
         metadata["measure"] = measure
     with TableWriter(output, schema, metadata=metadata, overwrite=overwrite) as writer:
-        for group in files.groups():
-            scored = score_question(
-                table_to_rollouts(group.table),
-                gold=gold_of(group.table, group.query_id),
-                grader=grader.for_source(source_of(group.table), group.query_id),
-                region=region,
-                measure=measure,
-                last_number=last_number,
-            )
-            if keep_confidence and "confidence" in group.table.column_names:
-                stored = group.table.column("confidence").cast(pa.float64()).to_numpy(zero_copy_only=False)
-                scored.confidence_G[:] = stored
-            writer.write(_with_scores(group.table, scored, schema))
-            summary.add(scored)
-            if progress is not None:
-                progress(summary.rollouts)
+        for block in files.blocks(files.column_names, rows=1):
+            sources, golds = sources_of(block), golds_of(block)
+            for q, (first, last) in enumerate(pairwise(block.start_Q.tolist())):
+                table = block.table.slice(first, last - first)
+                scored = score_rollouts(
+                    [table_to_rollouts(table)],
+                    grader=grader,
+                    golds=golds[q : q + 1],
+                    sources=sources[q : q + 1],
+                    region=region,
+                    measure=measure,
+                    last_number=last_number,
+                )
+                if keep_confidence and "confidence" in table.column_names:
+                    stored = table.column("confidence").cast(pa.float64()).to_numpy(zero_copy_only=False)
+                    scored = replace(scored, confidence_RN=stored[None, :])
+                writer.write(_with_scores(table, scored, schema))
+                summary.add(scored)
+                if progress is not None:
+                    progress(summary.rollouts)
     summary.grader = dict(grader.counters)
     if summary.rollouts == summary.sources[NO_ANSWER] and "answer" in files.column_names:
         summary.notes.append(
@@ -304,32 +238,11 @@ def _confidence_source(names: Sequence[str], measure: Measure, summary: ScoreSum
     return True
 
 
-def _with_scores(table: pa.Table, scored: ScoredQuestion, schema: pa.Schema) -> pa.Table:
+def _with_scores(table: pa.Table, scored: Scored, schema: pa.Schema) -> pa.Table:
     added = {
-        "answer": scored.answers,
-        "answer_source": scored.sources,
-        "answer_class": scored.class_G,
-        "confidence": pa.array(scored.confidence_G, from_pandas=True),  # NaN becomes null
+        **dict(zip(scored.rows.column_names, scored.rows.columns, strict=True)),
+        "answer_class": pa.array(scored.class_RN.ravel()),
+        "confidence": pa.array(scored.confidence_RN.ravel(), from_pandas=True),  # NaN becomes null
     }
     columns = [added[name] if name in added else table.column(name) for name in schema.names]
-    arrays = [
-        column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column, field_.type)
-        for column, field_ in zip(columns, schema, strict=True)
-    ]
-    return pa.table(arrays, schema=schema)
-
-
-def _checked_classes(
-    class_G: NDArray[np.int32], answers: Sequence[str | None], query_id: str
-) -> NDArray[np.int32]:
-    """Return stored classes made dense from 0; raises where they contradict the answers."""
-    for index, (answer, number) in enumerate(zip(answers, class_G.tolist(), strict=True)):
-        if (number < 0) != (not answer):
-            raise InputError(
-                f"question {query_id!r}, rollout {index}: answer_class is {number}, but the answer is "
-                f"{answer!r}; score the file again with dttrl score"
-            )
-    _, dense_G = np.unique(class_G[class_G >= 0], return_inverse=True)
-    result_G = np.full(class_G.shape, -1, dtype=np.int32)
-    result_G[class_G >= 0] = dense_G
-    return result_G
+    return pa.table(columns, schema=schema)

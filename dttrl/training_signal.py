@@ -13,45 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from dttrl.advantages import group_advantages, weighted_advantages
-from dttrl.confidence import Measure, positive_weights
+from dttrl.confidence import positive_weights
 from dttrl.diversity import diversity, diversity_weights
 from dttrl.errors import InputError
 from dttrl.history import History, Progressive
 from dttrl.labels import rewards
 from dttrl.methods import Signal
 from dttrl.partition import centred
+from dttrl.scored import Scored
 from dttrl.selection import IndexArray, select
 from dttrl.voting.distrivoting import DistriVote
 from dttrl.voting.election import FloatArray, IntArray, Tally, Vote, summarize
 from dttrl.voting.registry import VoteOutcome
-
-NO_GOLD = -2
-"""Gold class of a question without a gold answer, in a batch where others have one."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredBatch:
-    """The rollouts of one step after scoring: B questions, G rollouts each, in sample order."""
-
-    step: int
-    class_BG: IntArray
-    """Answer class within the question, int32, -1 for no answer."""
-    confidence_BG: FloatArray
-    """Trajectory confidence, float64, higher is surer, NaN for none."""
-    measure: Measure = "topk"
-    gold_class_B: IntArray | None = None
-    """Class of the gold answer (-1: given by no rollout; :data:`NO_GOLD`: the question has none). Only the
-    ground-truth method reads it."""
-
-    def __post_init__(self) -> None:
-        if self.class_BG.ndim != 2 or self.class_BG.shape != self.confidence_BG.shape:
-            raise InputError(
-                f"classes {self.class_BG.shape} and confidences {self.confidence_BG.shape} must be (B, G)"
-            )
-        if 0 in self.class_BG.shape:
-            raise InputError(
-                f"a batch needs at least one question and one rollout, got {self.class_BG.shape}"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,35 +54,36 @@ class TrainingSignal:
         return self.vote.winner_R
 
 
-def training_signal(batch: ScoredBatch, history: History, settings: Signal) -> tuple[TrainingSignal, History]:
+def training_signal(batch: Scored, history: History, settings: Signal) -> tuple[TrainingSignal, History]:
     """Return the signal of a step and the history that the next step starts from.
 
-    Raises :class:`InputError` when the method needs gold classes that the batch lacks, when a weighted vote
-    would get negative weights, or when more rollouts are to be trained than voted.
+    ``batch`` holds the B questions of the step with G rollouts each. Raises :class:`InputError` when the
+    method needs gold answers that the batch lacks, when a weighted vote would get negative weights, or when
+    more rollouts are to be trained than voted.
     """
     progressive, entered_BG = None, None
     method = settings.vote
     if method is None:
         outcome = VoteOutcome(_gold_vote(batch))
     else:
-        weight_BG = batch.confidence_BG
+        weight_BG = batch.confidence_RN
         if method.needs_weights:
-            weight_BG = positive_weights(batch.confidence_BG, batch.measure)
+            weight_BG = positive_weights(batch.confidence_RN, batch.measure)
         mixture = None
         if method.info.pooled:
-            entered_BG = centred(batch.confidence_BG, settings.centre)
+            entered_BG = centred(batch.confidence_RN, settings.centre)
             past = history if settings.row.history else History()
-            progressive, advanced = past.advance(batch.step, entered_BG)
+            progressive, advanced = past.advance(batch.step or 0, entered_BG)
             history = advanced if settings.row.history else history
             mixture = progressive.mixture
-        outcome = method.vote(batch.class_BG, weight_BG, mixture, entered_BG)
+        outcome = method.vote(batch.class_RN, weight_BG, mixture, entered_BG)
     vote = outcome.vote
 
-    reward_BG = rewards(batch.class_BG, vote.winner_R)
+    reward_BG = rewards(batch.class_RN, vote.winner_R)
     trained_BM = select(reward_BG, settings.train_samples, how=settings.select)
-    counted_BG = batch.class_BG
+    counted_BG = batch.class_RN
     if settings.diversity_over == "trained":
-        counted_BG = np.take_along_axis(batch.class_BG, trained_BM, axis=1)
+        counted_BG = np.take_along_axis(batch.class_RN, trained_BM, axis=1)
     diversity_B = diversity(counted_BG)
     weight_B = np.ones(len(diversity_B))
     if settings.row.diversity:
@@ -130,9 +104,9 @@ def training_signal(batch: ScoredBatch, history: History, settings: Signal) -> t
     return signal, history
 
 
-def _gold_vote(batch: ScoredBatch) -> Vote:
-    if batch.gold_class_B is None or (batch.gold_class_B == NO_GOLD).any():
+def _gold_vote(batch: Scored) -> Vote:
+    if not batch.has_gold_R.all():
         raise InputError("method ttrl-gt labels with gold answers, but some questions have none")
-    gold_B = batch.gold_class_B.astype(np.int32)
+    gold_B = batch.gold_class_R
     untied = Tally(gold_B, np.zeros(len(gold_B), dtype=bool), np.zeros(len(gold_B)))
-    return summarize(batch.class_BG, batch.confidence_BG, untied)
+    return summarize(batch.class_RN, batch.confidence_RN, untied)

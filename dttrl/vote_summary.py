@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dttrl.scored_blocks import ScoredBlock
+from dttrl.scored import Scored
 
 
 @dataclass
@@ -49,7 +49,7 @@ class MethodSummary:
 
 
 @dataclass(frozen=True)
-class Tally:
+class Support:
     """One answer of a question: rollouts that gave it, their summed confidence, methods that elected it."""
 
     answer: str
@@ -66,7 +66,7 @@ class Disagreement:
     step: int | None
     query_id: str
     gold: str | None
-    tallies: list[Tally]
+    tallies: list[Support]
 
 
 @dataclass
@@ -83,7 +83,7 @@ class VoteSummary:
     notes: list[str] = field(default_factory=list)
 
 
-def count_votes(summary: MethodSummary, table: pa.Table, block: ScoredBlock) -> None:
+def count_votes(summary: MethodSummary, table: pa.Table, block: Scored) -> None:
     """Add the VOTES rows of one method on a block."""
     correct = table.column("correct")
     summary.questions += table.num_rows
@@ -102,7 +102,7 @@ def count_votes(summary: MethodSummary, table: pa.Table, block: ScoredBlock) -> 
 
 
 def find_disagreements(
-    summary: VoteSummary, block: ScoredBlock, winners: Sequence[NDArray[np.int32]], *, keep: bool
+    summary: VoteSummary, block: Scored, winners: Sequence[NDArray[np.int32]], *, keep: bool
 ) -> None:
     """Count the questions on which each pair of methods differs; ``keep`` also keeps their tallies."""
     names = [method.method for method in summary.methods]
@@ -119,14 +119,14 @@ def find_disagreements(
         ]
 
 
-def _tallied(block: ScoredBlock, r: int, names: Sequence[str], winner_M: NDArray[np.int32]) -> Disagreement:
+def _tallied(block: Scored, r: int, names: Sequence[str], winner_M: NDArray[np.int32]) -> Disagreement:
     class_N, confidence_N = block.class_RN[r], block.confidence_RN[r]
     tallies = []
     for c in range(int(block.n_classes_R[r])):
         inside = class_N == c
         known = confidence_N[inside & np.isfinite(confidence_N)]
         tallies.append(
-            Tally(
+            Support(
                 answer=block.words[block.word_RC[r, c]],
                 count=int(inside.sum()),
                 confidence=float(known.sum()) if known.size else math.nan,

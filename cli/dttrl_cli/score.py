@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,15 +39,13 @@ def explain_question(output: Path, query: str, grader: Grader) -> list[Explanati
     from dttrl.answers.explanation import explain_classes
     from dttrl.errors import InputError
     from dttrl.rollout_files import RolloutFiles
-    from dttrl.scoring import SCORED_COLUMNS, read_scored, source_of
+    from dttrl.scored_files import read_scored
 
-    files = RolloutFiles([output])
-    columns = [name for name in SCORED_COLUMNS if name in files.column_names]
-    for group in files.groups(columns):
-        if group.query_id == query:
-            scored = read_scored(group.table, query_id=query, grader=grader)
-            chosen = grader.for_source(source_of(group.table), query)
-            return explain_classes(scored.answers, scored.class_G, chosen)
+    for scored in read_scored(RolloutFiles([output]), grader=grader):
+        if query in scored.query_id:
+            one = scored.take([scored.query_id.index(query)])
+            answers = one.rows["answer"].to_pylist()
+            return explain_classes(answers, one.class_RN[0], grader.for_source(one.source[0], query))
     raise InputError(f"--explain {query}: {output} has no question of that id")
 
 
@@ -190,16 +189,6 @@ def summary_data(output: Path, summary: ScoreSummary, explained: list[Explanatio
         "grader": summary.grader,
         "merged": summary.merged,
         "examples": [{"query_id": query, "spellings": spellings} for query, spellings in summary.examples],
-        "explained": [
-            {
-                "a": e.a,
-                "b": e.b,
-                "verdict": e.verdict.value,
-                "rule": e.rule,
-                "normalized_a": e.normalized_a,
-                "normalized_b": e.normalized_b,
-            }
-            for e in explained
-        ],
+        "explained": [asdict(e) | {"verdict": e.verdict.value} for e in explained],
         "notes": notes(summary),
     }

@@ -8,9 +8,9 @@ bootstraps over both questions and repeats. Axis letters: B questions, R repeats
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from dttrl.errors import InputError
 from dttrl.offline import expand, has_confidence, vote_weights
 from dttrl.rng import derive
 from dttrl.rollout_files import RolloutFiles
-from dttrl.scored_blocks import Classes, read_blocks
+from dttrl.scored import NO_ROWS, BoolArray, FloatArray, Scored
+from dttrl.scored_files import Classes, read_scored
 from dttrl.scoring import stored_kind
-from dttrl.voting.election import BoolArray, FloatArray, IntArray
 from dttrl.voting.registry import METHODS, ParsedMethod, parse_method
 
 BUDGETS = (8, 16, 32, 64, 128, 256)
@@ -40,29 +40,24 @@ Parsed = list[tuple[str, ParsedMethod]]
 
 
 @dataclass(frozen=True)
-class Samples:
-    """One question's saved rollouts."""
-
-    query_id: str
-    class_N: IntArray
-    weight_N: FloatArray
-    right_C: BoolArray
-    """Whether a class is right."""
-
-
-@dataclass(frozen=True)
 class Benchmark:
-    """The questions of one file that have a gold answer."""
+    """The questions of one file that have a gold answer, in blocks whose confidences are vote weights."""
 
     name: str
-    questions: list[Samples]
+    blocks: list[Scored]
     has_confidence: bool
     without_gold: int = 0
 
     @property
-    def fewest(self) -> int:
-        """Rollouts of the question that has the fewest."""
-        return min((question.class_N.size for question in self.questions), default=0)
+    def questions(self) -> int:
+        """How many there are."""
+        return sum(len(block.query_id) for block in self.blocks)
+
+    @property
+    def poorest(self) -> tuple[int, str]:
+        """The fewest rollouts of a question, and the first question that has so few."""
+        block = min(self.blocks, key=lambda block: block.class_RN.shape[1])
+        return block.class_RN.shape[1], block.query_id[0]
 
 
 @dataclass(frozen=True)
@@ -94,25 +89,23 @@ def read_benchmark(
     files.require("answer", "gold")
     if confidence != "confidence":
         files.require(confidence)
-    measure = files.metadata.get("measure") if confidence == "confidence" else None
     needed = any(method.needs_weights for _, method in _parse(methods))
-    questions, steps, without_gold = [], set(), 0
+    blocks, steps, without_gold = [], set(), 0
     with Grader(kind=kind or stored_kind(files.metadata)) as grader:
-        for block in read_blocks(files, grader=grader, classes=classes, confidence=confidence):
-            steps.add(block.step)
-            weight_RN = vote_weights(block, measure, needed=needed)
-            for r, query_id in enumerate(block.query_id):
-                if block.gold[r] is None:
-                    without_gold += 1
-                else:
-                    questions.append(Samples(query_id, block.class_RN[r], weight_RN[r], block.right_RC[r]))
+        for scored in read_scored(files, grader=grader, classes=classes, confidence=confidence):
+            steps.add(scored.step)
+            weight_RN = vote_weights(scored, needed=needed)
+            graded = np.flatnonzero(scored.has_gold_R).tolist()
+            without_gold += len(scored.query_id) - len(graded)
+            if graded:
+                blocks.append(replace(scored, confidence_RN=weight_RN, rows=NO_ROWS).take(graded))
     if len(steps) > 1:
         raise InputError(
             f"{path}: rollouts of {len(steps)} training steps are of as many models; give one step's file"
         )
-    if not questions:
+    if not blocks:
         raise InputError(f"{path}: no question has a gold answer, so there is no accuracy to compute")
-    return Benchmark(name or path.stem, questions, has_confidence(files, confidence), without_gold)
+    return Benchmark(name or path.stem, blocks, has_confidence(files, confidence), without_gold)
 
 
 def budget_table(
@@ -169,7 +162,7 @@ def budget_table(
                     "repeats": right_BR.shape[1],
                 })  # fmt: skip
     if not rows:
-        reach = ", ".join(f"{benchmark.name}: {benchmark.fewest}" for benchmark in benchmarks)
+        reach = ", ".join(f"{benchmark.name}: {benchmark.poorest[0]}" for benchmark in benchmarks)
         raise InputError(
             f"every budget exceeds the samples ({reach} for the question with the fewest): nothing is "
             "extrapolated; give smaller --budget or more samples"
@@ -177,14 +170,15 @@ def budget_table(
     return BudgetTable(frame(rows), notes)
 
 
-def draws(samples: Samples, budgets: Sequence[int], *, repeats: int, seed: int) -> list[NDArray[np.int64]]:
+def draws(
+    query_id: str, size: int, budgets: Sequence[int], *, repeats: int, seed: int
+) -> list[NDArray[np.int64]]:
     """Return for each budget the positions of that many of a question's rollouts, (R, budget), ascending.
 
-    They depend on seed and question alone; of two budgets the larger draw contains the smaller. A budget of
-    all rollouts has one draw.
+    They depend on seed, question and its ``size`` alone; of two budgets the larger draw contains the smaller.
+    A budget of all rollouts has one draw.
     """
-    size = samples.class_N.size
-    rng = derive(seed, query=samples.query_id, purpose="budget-scaling")
+    rng = derive(seed, query=query_id, purpose="budget-scaling")
     order_RN = rng.permuted(np.tile(np.arange(size), (repeats, 1)), axis=1)
     return [
         np.arange(size)[None, :] if budget >= size else np.sort(order_RN[:, :budget], axis=1)
@@ -207,14 +201,14 @@ def _reachable(benchmark: Benchmark, budgets: Sequence[int] | None, notes: list[
     asked = sorted(set(BUDGETS if budgets is None else budgets))
     if asked and asked[0] < 1:
         raise InputError(f"a budget must be at least 1 rollout, got {asked[0]}")
-    beyond = [budget for budget in asked if budget > benchmark.fewest]
+    fewest, poorest = benchmark.poorest
+    beyond = [budget for budget in asked if budget > fewest]
     if beyond:
-        poorest = min(benchmark.questions, key=lambda question: question.class_N.size)
         notes.append(
-            f"{benchmark.name}: question {poorest.query_id!r} has {benchmark.fewest} rollouts; "
+            f"{benchmark.name}: question {poorest!r} has {fewest} rollouts; "
             f"left out, not extrapolated: budget {', '.join(map(str, beyond))}"
         )
-    return [budget for budget in asked if budget <= benchmark.fewest]
+    return [budget for budget in asked if budget <= fewest]
 
 
 def _able(benchmark: Benchmark, parsed: Parsed, notes: list[str]) -> Parsed:
@@ -241,24 +235,28 @@ def _grid(
 ) -> _Grid:
     """Whether each method is right, and tied, on every draw of every question: (B, R) each."""
 
-    def vote(part: Sequence[Samples]) -> _Grid:
-        picked = [draws(samples, budgets, repeats=repeats, seed=seed) for samples in part]
+    def vote(part: Scored) -> _Grid:
+        size = part.class_RN.shape[1]
+        picked = [draws(name, size, budgets, repeats=repeats, seed=seed) for name in part.query_id]
         found: _Grid = {}
         for i, budget in enumerate(budgets):
-            class_RN, weight_RN, right_RC = _drawn(part, [orders[i] for orders in picked])
-            rows = np.arange(len(class_RN))
+            order_BRN = np.stack([orders[i] for orders in picked])
+            _, n_draws, width = order_BRN.shape
+            class_RN = np.take_along_axis(part.class_RN[:, None], order_BRN, axis=2).reshape(-1, width)
+            weight_RN = np.take_along_axis(part.confidence_RN[:, None], order_BRN, axis=2).reshape(-1, width)
             for name, method in methods:
                 result = method.vote(class_RN, weight_RN).vote
-                right_R = right_RC[rows, result.winner_R] & (result.winner_R >= 0)
-                found[budget, name] = (
-                    right_R.reshape(len(part), -1),
-                    result.tie_R.reshape(len(part), -1),
-                )
+                right_BR = part.right(result.winner_R.reshape(-1, n_draws))
+                found[budget, name] = right_BR, result.tie_R.reshape(-1, n_draws)
         return found
 
-    share = -(-len(benchmark.questions) // max(workers, 1))
+    share = -(-benchmark.questions // max(workers, 1))
     size = min(share, max(1, _CHUNK // (max(budgets) * repeats)))
-    parts = list(_chunks(benchmark.questions, size))
+    parts = [
+        block.take(range(first, min(first + size, len(block.query_id))))
+        for block in benchmark.blocks
+        for first in range(0, len(block.query_id), size)
+    ]
     results: list[_Grid] = []
     with ThreadPoolExecutor(max(workers, 1)) as pool:
         for found in pool.map(vote, parts):
@@ -276,31 +274,6 @@ def _grid(
     return grid
 
 
-def _chunks(questions: Sequence[Samples], size: int) -> Iterator[list[Samples]]:
-    """At most ``size`` questions at a time, all with one number of samples."""
-    part: list[Samples] = []
-    for question in questions:
-        if part and (len(part) >= size or part[0].class_N.size != question.class_N.size):
-            yield part
-            part = []
-        part.append(question)
-    if part:
-        yield part
-
-
-def _drawn(
-    part: Sequence[Samples], picked: Sequence[NDArray[np.int64]]
-) -> tuple[IntArray, FloatArray, BoolArray]:
-    """Classes and weights of all draws, a row each, and which classes are right in that row."""
-    class_RN = np.concatenate([s.class_N[order] for s, order in zip(part, picked, strict=True)])
-    weight_RN = np.concatenate([s.weight_N[order] for s, order in zip(part, picked, strict=True)])
-    width = max(1, *(samples.right_C.size for samples in part))
-    right_BC = np.zeros((len(part), width), dtype=bool)
-    for b, samples in enumerate(part):
-        right_BC[b, : samples.right_C.size] = samples.right_C
-    return class_RN.astype(np.int32), weight_RN, np.repeat(right_BC, len(picked[0]), axis=0)
-
-
 def _bootstrap(
     benchmark: Benchmark, repeats: int, seed: int, size: int = 2000
 ) -> tuple[FloatArray, FloatArray]:
@@ -308,7 +281,7 @@ def _bootstrap(
     rng = derive(seed, query=benchmark.name, purpose="budget-interval")
     counts = [
         rng.multinomial(n, np.full(n, 1 / n), size=size).astype(np.float64) / n
-        for n in (len(benchmark.questions), repeats)
+        for n in (benchmark.questions, repeats)
     ]
     return counts[0], counts[1]
 

@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from dttrl.analysis.accuracy import known_mean
 from dttrl.analysis.blocks import STEPS, spans
 from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.runs import rollout_files
-from dttrl.analysis.step_rollouts import StepQuestion, step_questions
+from dttrl.analysis.runs import rollout_files, scored_steps
 from dttrl.answers.extraction import extract
 from dttrl.confidence import Measure, Region, trajectory_confidence
 from dttrl.errors import InputError
 from dttrl.rollouts import table_to_rollouts
+from dttrl.scored import Scored
 from dttrl.separation import auroc
 
 MEASURES: tuple[Measure, ...] = ("topk", "logprob", "perplexity", "entropy")
@@ -36,7 +35,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass
-class _Tally:
+class _Gathered:
     pooled: list[float]
     within: list[float]
     n: int = 0
@@ -59,71 +58,67 @@ def confidence_quality(
     Raises InputError where a run kept no rollouts or has no gold answers.
     """
     parsed = {str(Region.parse(text)): Region.parse(text) for text in regions}
-    tallies: dict[tuple[int, Key], _Tally] = {}
+    gathered: dict[tuple[int, Key], _Gathered] = {}
     done = 0
     for run in group.runs:
         if not rollout_files(run):
             raise InputError(f"{run}: kept no rollouts; train with --keep-rollouts to compare confidences")
-        for questions in step_questions(run, columns=("query_id", "sample_id", *_TEXT), every=every):
-            by_source: dict[str, list[StepQuestion]] = {}
-            for question in questions:
-                if question.correct_G is not None:
-                    by_source.setdefault(question.source or group.questions, []).append(question)
+        for scored in scored_steps(run, columns=_TEXT, every=every):
+            by_source: dict[str, list[int]] = {}
+            for r in np.flatnonzero(scored.has_gold_R).tolist():
+                by_source.setdefault(scored.source[r] or group.questions, []).append(r)
             for source, members in by_source.items():
-                _add_step(source, members, measures, parsed, tallies)
-            done += len(questions)
+                _add_step(source, scored.take(members), measures, parsed, gathered)
+            done += len(scored.query_id)
             if progress is not None:
                 progress(done)
-    if not tallies:
+    if not gathered:
         raise InputError(f"{group.runs[0]}: its questions have no gold answers, so nothing can be right")
-    return frame(_rows(group, tallies, size))
+    return frame(_rows(group, gathered, size))
 
 
 def _add_step(
     source: str,
-    questions: Sequence[StepQuestion],
+    scored: Scored,
     measures: Sequence[Measure],
     regions: dict[str, Region],
-    tallies: dict[tuple[int, Key], _Tally],
+    gathered: dict[tuple[int, Key], _Gathered],
 ) -> None:
     """Add one step's questions of a source, for every measure and region."""
-    right = [question.correct_G for question in questions if question.correct_G is not None]
-    right_N = np.concatenate(right)
-    drawn = [table_to_rollouts(question.table) for question in questions]
-    starts = [[extract(rollout.text).start for rollout in rollouts] for rollouts in drawn]
+    rollouts, right_RN = table_to_rollouts(scored.rows), scored.correct_RN
+    starts = [extract(rollout.text).start for rollout in rollouts]
     for measure in measures:
         for name, region in regions.items():
-            values: list[NDArray[np.float64]] = [
-                np.array(
-                    [
-                        trajectory_confidence(rollout, region=region, measure=measure, answer_start=start)
-                        for rollout, start in zip(rollouts, start_G, strict=True)
-                    ]
-                )
-                for rollouts, start_G in zip(drawn, starts, strict=True)
+            value_RN = np.reshape(
+                [
+                    trajectory_confidence(rollout, region=region, measure=measure, answer_start=start)
+                    for rollout, start in zip(rollouts, starts, strict=True)
+                ],
+                right_RN.shape,
+            )
+            part = gathered.setdefault((scored.step or 0, (source, measure, name)), _Gathered([], []))
+            part.pooled.append(auroc(value_RN.ravel(), right_RN.ravel()))
+            part.within += [
+                auroc(value_N, right_N) for value_N, right_N in zip(value_RN, right_RN, strict=True)
             ]
-            key = (questions[0].step, (source, measure, name))
-            tally = tallies.setdefault(key, _Tally([], []))
-            tally.pooled.append(auroc(np.concatenate(values), right_N))
-            tally.within += [auroc(value_G, right_G) for value_G, right_G in zip(values, right, strict=True)]
-            tally.n += right_N.size
-            tally.right += int(right_N.sum())
+            part.n += right_RN.size
+            part.right += int(right_RN.sum())
 
 
-def _rows(group: RunGroup, tallies: dict[tuple[int, Key], _Tally], size: int) -> Iterator[dict[str, Any]]:
-    blocks = spans([step for step, _ in tallies], size)
-    for key in dict.fromkeys(key for _, key in tallies):
+def _rows(group: RunGroup, gathered: dict[tuple[int, Key], _Gathered], size: int) -> Iterator[dict[str, Any]]:
+    blocks = spans([step for step, _ in gathered], size)
+    for key in dict.fromkeys(key for _, key in gathered):
         for span in blocks:
-            inside = [t for (step, other), t in tallies.items() if other == key and span.holds(step)]
+            inside = [part for (step, other), part in gathered.items() if other == key and span.holds(step)]
             if not inside:
                 continue
-            n = sum(tally.n for tally in inside)
+            n = sum(part.n for part in inside)
             yield {
                 **group.columns,
                 **dict(zip(("source", "measure", "region"), key, strict=True)),
                 **span.columns,
                 "n": n,
-                "accuracy": sum(tally.right for tally in inside) / n,
-                "auroc": known_mean(value for tally in inside for value in tally.pooled),
-                "auroc_within": known_mean(value for tally in inside for value in tally.within),
+                "accuracy": sum(part.right for part in inside) / n,
+                "auroc": known_mean(value for part in inside for value in part.pooled),
+                "auroc_within": known_mean(value for part in inside for value in part.within),
             }

@@ -22,14 +22,15 @@ from dttrl.analysis.accuracy import known_mean
 from dttrl.analysis.blocks import STEPS, Span, spans
 from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
-from dttrl.analysis.runs import read_metrics, read_records
-from dttrl.analysis.step_rollouts import StepQuestion, step_questions
+from dttrl.analysis.runs import read_metrics, read_records, scored_steps
 from dttrl.answers.equivalence import Verdict
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
 from dttrl.mixture import Mixture
 from dttrl.partition import assign_positive, centred
 from dttrl.schemas import LABELS
+from dttrl.scored import Scored
+from dttrl.scored_files import column_floats
 from dttrl.voting.registry import parse_method
 
 METRICS = (
@@ -82,14 +83,14 @@ def label_quality(
     done = 0
     for run in group.runs:
         _count_labels(run, rows)
-        for questions in step_questions(run):
-            done += len(questions)
+        for scored in scored_steps(run, columns=("reward",)):
+            done += len(scored.query_id)
             if progress is not None:
                 progress(done)
-            record = metrics[run].get(questions[0].step) if questions else None
-            row = _row(rows, questions[0].step) if questions else None
+            record = metrics[run].get(scored.step or 0)
+            row = _row(rows, scored.step or 0)
             if record is not None and row is not None:
-                judged += _count_rollouts(questions, record, group.settings, row)
+                judged += _count_rollouts(scored, record, group.settings, row)
     table = calibration(judged, bins=bins)
     error = sum(row.n * abs(row.right - row.probability) for row in table.itertuples())
     names = {**group.columns, "runs": len(group.runs)}
@@ -173,37 +174,35 @@ def _count_labels(run: Path, rows: Mapping[Span, dict[str, Any]]) -> None:
 
 
 def _count_rollouts(
-    questions: Sequence[StepQuestion],
+    scored: Scored,
     record: Mapping[str, Any],
     settings: Mapping[str, Any],
     row: dict[str, Any],
 ) -> Iterator[tuple[FloatArray, NDArray[np.bool_]]]:
-    """Count the rollouts of one step; yield what its mixture, where it has one, makes of each question."""
+    """Count the rollouts of one step; yield what its mixture, where it has one, makes of them."""
     mixture = _mixture(record)
     label = settings["label"]
     monotone = label is not None and parse_method(label).parameters.get("monotone") == "yes"
 
-    def count(name: str, counted_G: NDArray[np.bool_]) -> None:
-        row[f"rollouts_{name}"] += int(counted_G.sum())
+    def count(name: str, counted_BG: NDArray[np.bool_]) -> None:
+        row[f"rollouts_{name}"] += int(counted_BG.sum())
 
-    for question in questions:
-        right_G = question.correct_G
-        if right_G is None:
-            continue
-        if question.reward_G is not None:
-            rewarded_G = question.reward_G > 0
-            for name, chosen_G in (("rewarded", rewarded_G), ("unrewarded", ~rewarded_G)):
-                count(f"{name}_right", chosen_G & right_G)
-                count(f"{name}_wrong", chosen_G & ~right_G)
-        if mixture is None:
-            continue
-        value_1G = centred(question.confidence_G[None, :], settings["centre"])
-        positive_G = assign_positive(value_1G, mixture, monotone=monotone)[0]
-        for name, component_G in (("positive", positive_G), ("negative", ~positive_G)):
-            count(name, component_G)
-            count(f"{name}_right", component_G & right_G)
-        finite_G = np.isfinite(value_1G[0])
-        yield positive_probability(value_1G[0, finite_G], mixture), right_G[finite_G]
+    known_B, right_BG = scored.has_gold_R, scored.correct_RN
+    if "reward" in scored.rows.column_names:
+        reward_BG = column_floats(scored.rows["reward"], "reward").reshape(right_BG.shape)
+        judged_B = known_B & np.isfinite(reward_BG).all(axis=1)
+        for name, chosen_BG in (("rewarded", reward_BG > 0), ("unrewarded", ~(reward_BG > 0))):
+            count(f"{name}_right", (chosen_BG & right_BG)[judged_B])
+            count(f"{name}_wrong", (chosen_BG & ~right_BG)[judged_B])
+    if mixture is None:
+        return
+    value_BG, right_BG = centred(scored.confidence_RN[known_B], settings["centre"]), right_BG[known_B]
+    positive_BG = assign_positive(value_BG, mixture, monotone=monotone)
+    for name, component_BG in (("positive", positive_BG), ("negative", ~positive_BG)):
+        count(name, component_BG)
+        count(f"{name}_right", component_BG & right_BG)
+    finite_BG = np.isfinite(value_BG)
+    yield positive_probability(value_BG[finite_BG], mixture), right_BG[finite_BG]
 
 
 def _mixture(record: Mapping[str, Any]) -> Mixture | None:

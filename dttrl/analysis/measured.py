@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from dttrl.analysis.frames import frame
 from dttrl.analysis.runs import expand_runs, is_run, read_scores
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
-from dttrl.scoring import SCORED_COLUMNS, ScoredQuestion, read_scored, stored_kind
+from dttrl.scored import Scored
+from dttrl.scored_files import read_scored
+from dttrl.scoring import stored_kind
 from dttrl.tables import RolloutFiles
 from dttrl.voting.majority import majority as majority_vote
 
@@ -62,19 +65,15 @@ def measure_paths(
     )
 
 
-def question_score(scored: ScoredQuestion) -> QuestionScore | None:
-    """Return how a scored question went; None without a gold answer."""
-    if scored.gold_class is None:
-        return None
-    vote = majority_vote(scored.class_G[None, :], scored.confidence_G[None, :])
-    winner = int(vote.winner_R[0])
-    return QuestionScore(
-        query_id=scored.query_id,
-        n=len(scored.answers),
-        n_correct=scored.n_correct,
-        maj_correct=winner >= 0 and winner == scored.gold_class,
-        majority_ratio=float(vote.majority_ratio_R[0]),
-    )
+def question_scores(scored: Scored) -> list[QuestionScore]:
+    """Return how scored questions went that have a gold answer."""
+    vote = majority_vote(scored.class_RN, scored.confidence_RN)
+    n_correct_R, ratio_R = scored.correct_RN.sum(axis=1).tolist(), vote.majority_ratio_R.tolist()
+    return [
+        QuestionScore(scored.query_id[r], scored.class_RN.shape[1], n_correct_R[r], right, ratio_R[r])
+        for r, right in enumerate(scored.correct(vote.winner_R))
+        if right is not None
+    ]
 
 
 _Row = tuple[str, str, int | None, list[QuestionScore], int]
@@ -94,19 +93,15 @@ def _run_scores(run: Path, all_steps: bool) -> list[_Row]:
 def _file_scores(path: Path, kind: str | None, progress: Callable[[int], None] | None) -> list[_Row]:
     files = RolloutFiles([path])
     files.require("answer", "gold")
-    by_step: dict[int | None, tuple[list[QuestionScore], list[str]]] = {}
+    by_step: dict[int | None, list[QuestionScore]] = {}
+    without: Counter[int | None] = Counter()
+    done = 0
     with Grader(kind=kind or stored_kind(files.metadata)) as grader:
-        columns = [name for name in SCORED_COLUMNS if name in files.column_names]
-        for done, group in enumerate(files.groups(columns), start=1):
-            scored = read_scored(group.table, query_id=group.query_id, grader=grader)
-            scores, without = by_step.setdefault(group.step, ([], []))
-            score = question_score(scored)
-            if score is None:
-                without.append(group.query_id)
-            else:
-                scores.append(score)
+        for scored in read_scored(files, grader=grader):
+            scores = question_scores(scored)
+            by_step.setdefault(scored.step, []).extend(scores)
+            without[scored.step] += len(scored.query_id) - len(scores)
+            done += len(scored.query_id)
             if progress is not None:
                 progress(done)
-    if not by_step:
-        raise InputError(f"{path}: holds no rollout")
-    return [(str(path), "", step, scores, len(without)) for step, (scores, without) in by_step.items()]
+    return [(str(path), "", step, scores, without[step]) for step, scores in by_step.items()]

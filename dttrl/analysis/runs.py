@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +20,13 @@ import pyarrow.compute as pc
 import yaml
 
 from dttrl.analysis.accuracy import QuestionScore, evaluation_scores
+from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
+from dttrl.rollout_files import RolloutFiles
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, TableSchema
+from dttrl.scored import Scored
+from dttrl.scored_files import WHOLE_FILE, read_scored
+from dttrl.scoring import stored_kind
 from dttrl.settings.commands import TrainConfig, with_defaults
 from dttrl.tables import read_table, write_table
 from dttrl.validation import one_line
@@ -145,6 +150,18 @@ def read_scores(run: Path) -> dict[str, dict[int, list[QuestionScore]]]:
 def rollout_files(run: Path) -> list[Path]:
     """Return the rollouts of a run, a file per step, ascending; [] where it kept none."""
     return sorted((run / "rollouts").glob("*.parquet"))
+
+
+def scored_steps(run: Path, *, columns: Sequence[str] = (), every: int = 1) -> Iterator[Scored]:
+    """Yield the scores of each kept step, or every so many; ``columns`` come in ``rows`` besides them.
+
+    Grading follows the kind that the file was scored for; the classes stored in the file are not redone.
+    """
+    for path in rollout_files(run)[::every]:
+        files = RolloutFiles([path])
+        files.require("answer", "confidence")
+        with Grader(kind=stored_kind(files.metadata)) as grader:
+            yield from read_scored(files, grader=grader, columns=columns, rows=WHOLE_FILE)
 
 
 def pack_runs(runs: Sequence[Path], pack: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from dttrl.questions import Question
 from dttrl.rng import derive_seed
 from dttrl.sampling.base import SampleRequest
 from dttrl.schemas import EVALUATIONS
-from dttrl.scoring import ScoredQuestion
+from dttrl.scored import Scored
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.sections import Sampling
 from dttrl.tables import table_from_columns
@@ -29,28 +29,23 @@ def evaluation_settings(config: TrainConfig, split: str) -> Sampling:
     return config.sampling.model_copy(update=changes)
 
 
-def evaluation_table(step: int, split: str, scored: Iterable[tuple[Question, ScoredQuestion]]) -> pa.Table:
-    """Return rows of EVALUATIONS, one a question with a gold answer."""
-    rows = []
-    for question, result in scored:
-        vote = majority(result.class_G[None, :], result.confidence_G[None, :])
-        winner = int(vote.winner_R[0])
-        rows.append(
-            {
-                "step": step,
-                "split": split,
-                "query_id": question.id,
-                "source": question.source,
-                "n": len(result.class_G),
-                "n_correct": result.n_correct,
-                "maj_correct": winner >= 0 and winner == result.gold_class,
-                "majority_ratio": float(vote.majority_ratio_R[0]),
-                "answer": result.spellings[winner] if winner >= 0 else None,
-                "gold": question.answer,
-            }
-        )
-    names = EVALUATIONS.fields.names
-    return table_from_columns({name: [row[name] for row in rows] for name in names}, EVALUATIONS.fields)
+def evaluation_table(step: int, split: str, scored: Scored) -> pa.Table:
+    """Return rows of EVALUATIONS, one a question; all have a gold answer."""
+    vote = majority(scored.class_RN, scored.confidence_RN)
+    n_questions, n_rollouts = scored.class_RN.shape
+    columns = {
+        "step": [step] * n_questions,
+        "split": [split] * n_questions,
+        "query_id": scored.query_id,
+        "source": scored.source,
+        "n": [n_rollouts] * n_questions,
+        "n_correct": scored.correct_RN.sum(axis=1),
+        "maj_correct": scored.correct(vote.winner_R),
+        "majority_ratio": vote.majority_ratio_R,
+        "answer": scored.spelling(vote.winner_R),
+        "gold": scored.gold,
+    }
+    return table_from_columns(columns, EVALUATIONS.fields)
 
 
 def evaluation_summary(table: pa.Table) -> dict[str, float | int]:

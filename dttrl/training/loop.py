@@ -42,8 +42,7 @@ from dttrl.training.run_folder import (
 )
 from dttrl.training.schedule import batch_indices, learning_rate, total_steps
 from dttrl.training.setup import Workbench, open_workbench, prepare_run
-from dttrl.training.signal import scored_batch
-from dttrl.training.step import Step, record_step
+from dttrl.training.step import LabelledStep, record_step
 from dttrl.training_signal import TrainingSignal, training_signal
 
 _RESUME_MAY_CHANGE = frozenset({"device", "threads"})
@@ -152,13 +151,10 @@ class _Run:
         rollouts = self.bench.sample(questions, config.signal.votes, step, self.observer)
         clock.lap("sample")
         unknown = self.bench.grader.counters["unknown"]
-        scored = [
-            self.bench.score(group, question) for group, question in zip(rollouts, questions, strict=True)
-        ]
+        scored = self.bench.score(rollouts, questions)
         unknown = self.bench.grader.counters["unknown"] - unknown
-        batch = scored_batch(step, scored, self.config)
         clock.lap("score")
-        signal, self.history = training_signal(batch, self.history, config.signal)
+        signal, self.history = training_signal(scored, self.history, config.signal)
         clock.lap("label")
         rate = learning_rate(
             step,
@@ -173,13 +169,13 @@ class _Run:
             progress=lambda done, total: self.observer.phase("update", done, total),
         )
         clock.lap("update")
-        record_step(self.folder, config, Step(questions, rollouts, scored, batch, signal))
+        record_step(self.folder, config, LabelledStep(questions, rollouts, scored, signal))
         clock.lap("write")
         metrics = {
             "step": step,
             "total_steps": self.total,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            **step_metrics(batch, signal),
+            **step_metrics(scored, signal),
             **rollout_metrics(rollouts),
             "grader_unknown": unknown,
             **_update_metrics(update, rate, with_kl=config.update.beta > 0),

@@ -8,34 +8,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.rollouts import Rollout
+from dttrl.scored import FloatArray, Scored
 from dttrl.separation import auroc
-from dttrl.training_signal import NO_GOLD, ScoredBatch, TrainingSignal
+from dttrl.training_signal import TrainingSignal
 
-FloatArray = NDArray[np.float64]
+Metrics = dict[str, float | str | None]
+
+_MIXTURE = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos", "degenerate")
 
 
-def step_metrics(batch: ScoredBatch, signal: TrainingSignal) -> dict[str, float | str | None]:
+def step_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
     """Return what the votes of a step were and, where gold answers exist, how good they were.
 
     Ratios are over all voted rollouts; the ``post_`` ones over the trained. Gold answers are only measured
     with here.
     """
-    metrics: dict[str, float | str | None] = {
+    metrics: Metrics = {
         "majority_ratio": float(signal.vote.majority_ratio_R.mean()),
         "label_ratio": float(signal.vote.label_ratio_R.mean()),
         "majority_voting_reward": float(signal.reward_BG.mean()),
         "diversity": float(signal.diversity_B.mean()),
         "diversity_weight": float(signal.weight_B.mean()),
-        "no_answer_rate": float((batch.class_BG < 0).mean()),
+        "no_answer_rate": float((scored.class_RN < 0).mean()),
         "no_label": float((signal.label_B < 0).mean()),
         "ties": float(signal.vote.tie_R.mean()),
         "advantage_abs": float(np.abs(signal.advantage_BM).mean()),
-        "confidence_mean": _finite_mean(batch.confidence_BG),
-        "confidence_missing": float((~np.isfinite(batch.confidence_BG)).mean()),
+        "confidence_mean": _finite_mean(scored.confidence_RN),
+        "confidence_missing": float((~np.isfinite(scored.confidence_RN)).mean()),
     }
     metrics |= _mixture_metrics(signal)
-    if batch.gold_class_B is not None:
-        metrics |= _gold_metrics(batch, signal, batch.gold_class_B)
+    if scored.has_gold_R.any():
+        metrics |= _gold_metrics(scored, signal)
     return metrics
 
 
@@ -52,14 +55,11 @@ def rollout_metrics(rollouts: Sequence[Sequence[Rollout]]) -> dict[str, float]:
     }
 
 
-def _gold_metrics(
-    batch: ScoredBatch, signal: TrainingSignal, gold_B: NDArray[np.int32]
-) -> dict[str, float | str | None]:
+def _gold_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
     """Means over the questions that have gold answers."""
-    known_B = gold_B != NO_GOLD
-    gold_B, class_BG = gold_B[known_B], batch.class_BG[known_B]
-    confidence_BG, trained_BM = batch.confidence_BG[known_B], signal.trained_BM[known_B]
-    correct_BG = (class_BG == gold_B[:, None]) & (class_BG >= 0)
+    known_B = scored.has_gold_R
+    gold_B, correct_BG = scored.gold_class_R[known_B], scored.correct_RN[known_B]
+    confidence_BG, trained_BM = scored.confidence_RN[known_B], signal.trained_BM[known_B]
     rewarded_BG = signal.reward_BG[known_B] > 0
     trained_correct_BM = np.take_along_axis(correct_BG, trained_BM, axis=1)
     trained_rewarded_BM = np.take_along_axis(rewarded_BG, trained_BM, axis=1)
@@ -71,7 +71,7 @@ def _gold_metrics(
         "majority_accuracy": float(((signal.vote.majority_R[known_B] == gold_B) & (gold_B >= 0)).mean()),
         "reward_accuracy": float((rewarded_BG == correct_BG).mean()),
         "ground_truth_ratio": float(correct_BG.mean()),
-        f"pass@{class_BG.shape[1]}": float(correct_BG.any(axis=1).mean()),
+        f"pass@{correct_BG.shape[1]}": float(correct_BG.any(axis=1).mean()),
         "post_reward_accuracy": float((trained_rewarded_BM == trained_correct_BM).mean()),
         "post_ground_truth_ratio": float(trained_correct_BM.mean()),
         f"post_pass@{trained_BM.shape[1]}": float(trained_correct_BM.any(axis=1).mean()),
@@ -80,7 +80,7 @@ def _gold_metrics(
     }
 
 
-def _mixture_metrics(signal: TrainingSignal) -> dict[str, float | str | None]:
+def _mixture_metrics(signal: TrainingSignal) -> Metrics:
     if signal.progressive is None or signal.distrivote is None:
         return {}
     mixture = signal.progressive.mixture
@@ -88,13 +88,7 @@ def _mixture_metrics(signal: TrainingSignal) -> dict[str, float | str | None]:
         "fallbacks": float((signal.distrivote.fallback_R > 0).mean()),
         "rejections": float((signal.distrivote.rejected_R >= 0).mean()),
         "positive_rate": float(signal.distrivote.n_pos_R.sum() / signal.reward_BG.size),
-        "mixture_mean_neg": mixture.mean_neg,
-        "mixture_std_neg": mixture.std_neg,
-        "mixture_weight_neg": mixture.weight_neg,
-        "mixture_mean_pos": mixture.mean_pos,
-        "mixture_std_pos": mixture.std_pos,
-        "mixture_weight_pos": mixture.weight_pos,
-        "mixture_degenerate": mixture.degenerate,
+        **{f"mixture_{name}": getattr(mixture, name) for name in _MIXTURE},
         "shift": signal.progressive.shift,
         "pool_size": float(signal.progressive.pool_size),
     }

@@ -19,24 +19,22 @@ import pyarrow as pa
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
 from dttrl.methods import METHODS
-from dttrl.offline import Ballot, Contender, expand, has_confidence, open_votes, pool_mixtures, strategies
-from dttrl.questions import Question
+from dttrl.offline import elect, expand, has_confidence, pool_mixtures, strategies
 from dttrl.rollout_files import RolloutFiles
 from dttrl.schemas import LABELS
-from dttrl.scored_blocks import FloatArray, ScoredBlock, read_blocks
-from dttrl.scoring import ScoredQuestion
+from dttrl.scored import FloatArray, Scored
+from dttrl.scored_files import WHOLE_FILE, read_scored
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import load_config
 from dttrl.tables import read_table
-from dttrl.training.records import label_table
 from dttrl.training.run_folder import CONFIG, find_config
-from dttrl.training.signal import scored_batch
+from dttrl.training.step import label_table
 from dttrl.training_signal import training_signal
 from dttrl.vote_summary import VoteSummary
 from dttrl.voting.registry import VoteOutcome
 
-_WHOLE_STEP = 2**31
-"""Rows of a block: a step is one block, as the mixture of training is that of a step."""
+Written = dict[tuple[int, str], dict[str, Any]]
+"""Rows of ``labels.parquet`` by step and question, in its order."""
 
 
 @dataclass
@@ -68,11 +66,13 @@ class Trained:
 
     needs_weights = False  # training_signal makes and checks them
 
-    def __init__(self, name: str, config: TrainConfig) -> None:
+    def __init__(self, name: str, config: TrainConfig, written: Written | None = None) -> None:
         self.name = name
+        self.replayed = Replayed(name) if written else None
+        """How its labels compare with those written, where there are any."""
+        self._written = written or {}
         self.labels: pa.Table | None = None
         """The rows of LABELS of the last step."""
-        self._config = config
         self._signal = config.signal
         if name != self._signal.method:
             self._signal = self._signal.model_copy(update={"method": name, "label": None})
@@ -80,19 +80,30 @@ class Trained:
         self.needs_confidence = vote is not None and vote.info.needs_confidence
         self._history = self._signal.history()
 
-    def vote(self, block: ScoredBlock, weight_RN: FloatArray) -> VoteOutcome:
+    def vote(self, block: Scored, weight_RN: FloatArray) -> VoteOutcome:
         """Label a step."""
         del weight_RN
         if block.step is None:
             raise InputError(f"method {self.name} labels training steps, and the rollouts have none")
-        questions, scored = _questions(block)
-        batch = scored_batch(block.step, scored, self._config)
-        trained = min(self._signal.train_samples, batch.class_BG.shape[1])
+        trained = min(self._signal.train_samples, block.class_RN.shape[1])
         settings = self._signal.model_copy(update={"train_samples": trained})
-        signal, self._history = training_signal(batch, self._history, settings)
-        self.labels = label_table(batch, questions, scored, signal)
+        signal, self._history = training_signal(block, self._history, settings)
+        self.labels = label_table(block, signal)
+        if self.replayed is not None:
+            self._compare(self.replayed, self.labels)
         mixture = signal.progressive.mixture if signal.progressive is not None else None
         return VoteOutcome(signal.vote, signal.distrivote, mixture)
+
+    def _compare(self, replayed: Replayed, labels: pa.Table) -> None:
+        for row in labels.to_pylist():
+            before = self._written.get((row["step"], row["query_id"]))
+            replayed.rows += 1
+            if before is None:
+                replayed.unknown += 1
+                continue
+            differing = [name for name, value in row.items() if name in before and before[name] != value]
+            replayed.differing.update(differing)
+            replayed.same += not differing
 
 
 def is_run(path: Path) -> bool:
@@ -127,30 +138,17 @@ def replay_run(
         has_confidence=has_confidence(files),
         pools=lambda window: pool_mixtures(files, "confidence", window),
     )
-    trained = [Trained(name, config) for name in own]
-    standing: list[Contender] = [*contenders, *trained]
-    ballot = Ballot(standing, measure=config.scoring.measure, keep_disagreements=keep_disagreements)
-    ballot.summary.notes = notes
-    itself = next((one for one in trained if one.name == config.signal.method), None)
     written = written_labels(run)
-    replayed = Replayed(config.signal.method) if itself is not None and written else None
-    metadata = {**files.metadata, "methods": [one.name for one in standing], "run": str(run)}
-    with open_votes(files, output, metadata, overwrite=overwrite) as sink:
-        for block in run_steps(files, grader, written):
-            table = ballot.vote(block)
-            if sink is not None:
-                sink.write(table)
-            if replayed is not None and itself is not None and itself.labels is not None:
-                _compare(replayed, itself.labels, written)
-            if progress is not None:
-                progress(ballot.summary.rollouts)
-    return ballot.summary, replayed
+    trained = [Trained(name, config, written if name == config.signal.method else None) for name in own]
+    summary = elect(
+        files, [*contenders, *trained], run_steps(files, grader, written), output=output, overwrite=overwrite,
+        keep_disagreements=keep_disagreements, progress=progress, run=str(run),
+    )  # fmt: skip
+    summary.notes = notes
+    return summary, next((one.replayed for one in trained if one.replayed is not None), None)
 
 
-_Written = dict[tuple[int, str], dict[str, Any]]
-
-
-def written_labels(run: Path) -> _Written:
+def written_labels(run: Path) -> Written:
     """The rows of ``labels.parquet`` by step and question, in its order."""
     path = run / "labels.parquet"
     if not path.is_file():
@@ -158,12 +156,13 @@ def written_labels(run: Path) -> _Written:
     return {(row["step"], row["query_id"]): row for row in read_table(path, LABELS).to_pylist()}
 
 
-def run_steps(files: RolloutFiles, grader: Grader, written: _Written) -> Iterator[ScoredBlock]:
+def run_steps(files: RolloutFiles, grader: Grader, written: Written) -> Iterator[Scored]:
     """Yield each step of a run as one block, its questions in the order of ``written``; raises InputError."""
     order = {key: place for place, key in enumerate(written)}
     last: int | None = None
     for path in files.paths:
-        for block in read_blocks(RolloutFiles([path]), grader=grader, rows=_WHOLE_STEP):
+        # A step is one block, as the mixture of training is that of a step.
+        for block in read_scored(RolloutFiles([path]), grader=grader, rows=WHOLE_FILE):
             if block.step is None or (last is not None and block.step <= last):
                 raise InputError(
                     f"{path}: step {block.step} follows step {last}, or its questions differ in their number "
@@ -172,37 +171,3 @@ def run_steps(files: RolloutFiles, grader: Grader, written: _Written) -> Iterato
             last = step = block.step
             places = [order.get((step, query_id), len(order)) for query_id in block.query_id]
             yield block.take(np.argsort(places, kind="stable").tolist())
-
-
-def _questions(block: ScoredBlock) -> tuple[list[Question], list[ScoredQuestion]]:
-    gold_class = block.gold_class_R.tolist()
-    questions = [
-        Question(id=query_id, prompt="", answer=gold)
-        for query_id, gold in zip(block.query_id, block.gold, strict=True)
-    ]
-    scored = [
-        ScoredQuestion(
-            query_id=query_id,
-            answers=[],
-            sources=[],
-            class_G=block.class_RN[r],
-            confidence_G=block.confidence_RN[r],
-            spellings=[block.words[word] for word in block.word_RC[r].tolist() if word >= 0],
-            gold_class=None if block.gold[r] is None else gold_class[r],
-            gold=block.gold[r],
-        )
-        for r, query_id in enumerate(block.query_id)
-    ]
-    return questions, scored
-
-
-def _compare(replayed: Replayed, labels: pa.Table, written: _Written) -> None:
-    for row in labels.to_pylist():
-        before = written.get((row["step"], row["query_id"]))
-        replayed.rows += 1
-        if before is None:
-            replayed.unknown += 1
-            continue
-        differing = [name for name, value in row.items() if name in before and before[name] != value]
-        replayed.differing.update(differing)
-        replayed.same += not differing

@@ -23,14 +23,14 @@ from dttrl.sampling.prompts import (
     transformers_metadata,
 )
 from dttrl.sampling.transformers import TransformersSampler
-from dttrl.scoring import ScoredQuestion
+from dttrl.scored import Scored
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.sections import Sampling
 from dttrl.training.evaluation import evaluation_settings, requests_of
 from dttrl.training.observer import Observer
 from dttrl.training.policy import Policy
 from dttrl.training.run_folder import check_inputs, check_run
-from dttrl.training.step import score_rollouts
+from dttrl.training.step import score_questions
 
 Splits = Mapping[str, list[Question]]
 
@@ -82,14 +82,12 @@ class Workbench:
             requests_of(questions, prompts, n, step), self.config.sampling, observer, "sample"
         )
 
-    def score(self, rollouts: Sequence[Rollout], question: Question) -> ScoredQuestion:
-        """Return answers, classes and confidences of one question's rollouts."""
-        return score_rollouts(self.config, self.grader, rollouts, question)
+    def score(self, rollouts: Sequence[Sequence[Rollout]], questions: Sequence[Question]) -> Scored:
+        """Return answers, classes and confidences of the questions' rollouts."""
+        return score_questions(self.config, self.grader, rollouts, questions)
 
-    def evaluate(
-        self, step: int, observer: Observer
-    ) -> Iterator[tuple[str, list[tuple[Question, ScoredQuestion]]]]:
-        """Yield, for each split that has gold answers, its questions with their scored samples."""
+    def evaluate(self, step: int, observer: Observer) -> Iterator[tuple[str, Scored]]:
+        """Yield, for each split that has gold answers, the scored samples of its questions."""
         for split, questions in self.splits.items():
             graded = [question for question in questions if question.answer is not None]
             if not graded:
@@ -100,13 +98,7 @@ class Workbench:
             )
             settings = evaluation_settings(self.config, split)
             rollouts = self._collect(requests, settings, observer, f"evaluate {split}")
-            yield (
-                split,
-                [
-                    (question, self.score(group, question))
-                    for question, group in zip(graded, rollouts, strict=True)
-                ],
-            )
+            yield split, self.score(rollouts, graded)
 
     def save_model(self, folder: Path) -> None:
         """Write the policy as a Hugging Face folder."""

@@ -1,55 +1,148 @@
-"""What a training step does between sampling and update, whatever engine samples and updates."""
+"""A training step between sampling and update: scored, labelled, and as rows of the run's tables.
+
+The same for every engine that samples and updates.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+
 from dttrl.answers.grading import Grader
 from dttrl.confidence import Region
+from dttrl.offline import vote_columns
 from dttrl.questions import Question
-from dttrl.rollouts import Rollout
-from dttrl.scoring import ScoredQuestion, score_question
+from dttrl.rollouts import Rollout, rollouts_to_table
+from dttrl.schemas import HISTORY, LABELS, ROLLOUTS
+from dttrl.scored import Scored
+from dttrl.scoring import score_rollouts
 from dttrl.settings.commands import TrainConfig
-from dttrl.training import records
+from dttrl.tables import table_from_columns
 from dttrl.training.run_folder import RunFolder
-from dttrl.training_signal import ScoredBatch, TrainingSignal
+from dttrl.training_signal import TrainingSignal
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LabelledStep:
     """The questions of a step with their rollouts (in sample order), scores and the signal made of them."""
 
     questions: Sequence[Question]
     rollouts: Sequence[Sequence[Rollout]]
-    scored: Sequence[ScoredQuestion]
-    batch: ScoredBatch
+    scored: Scored
     signal: TrainingSignal
 
 
-def score_rollouts(
-    config: TrainConfig, grader: Grader, rollouts: Sequence[Rollout], question: Question
-) -> ScoredQuestion:
-    """Return answers, classes and confidences of one question's rollouts, as a run is configured."""
-    return score_question(
+def score_questions(
+    config: TrainConfig,
+    grader: Grader,
+    rollouts: Sequence[Sequence[Rollout]],
+    questions: Sequence[Question],
+) -> Scored:
+    """Return answers, classes and confidences of the questions' rollouts, as a run is configured."""
+    return score_rollouts(
         rollouts,
-        gold=question.answer,
-        grader=grader.for_source(question.source, question.id),
+        golds=[question.answer for question in questions],
+        sources=[question.source for question in questions],
+        grader=grader,
         region=Region.parse(config.scoring.region),
         measure=config.scoring.measure,
         last_number=config.scoring.last_number,
     )
 
 
-def record_step(folder: RunFolder, config: TrainConfig, step: Step) -> None:
+def record_step(folder: RunFolder, config: TrainConfig, step: LabelledStep) -> None:
     """Write the rollouts and labels of a step, and add what entered the history."""
     if config.keeping.keep_rollouts:
-        table = records.rollout_table(
-            step.rollouts, step.questions, step.scored, step.signal, keep_tokens=config.keeping.keep_tokens
-        )
-        folder.write_rollouts(step.batch.step, table)
-    folder.add_table("labels", records.label_table(step.batch, step.questions, step.scored, step.signal))
-    history = records.history_table(step.batch, step.questions, step.signal, config.signal)
-    if history is not None:
-        folder.add_table("history", history)
+        assert step.scored.step is not None
+        folder.write_rollouts(step.scored.step, rollout_table(step, keep_tokens=config.keeping.keep_tokens))
+    folder.add_table("labels", label_table(step.scored, step.signal))
+    if config.signal.row.history and step.signal.entered_BG is not None:
+        folder.add_table("history", history_table(step.scored, step.signal))
     folder.flush("labels")
+
+
+def rollout_table(step: LabelledStep, *, keep_tokens: bool) -> pa.Table:
+    """Return the rollouts of a step with answers, confidences, labels, rewards and advantages."""
+    signal, order = step.signal, _by_id(step.scored)
+    scored = step.scored.take(order)
+    by_id = {question.id: question for question in step.questions}
+    table = rollouts_to_table(
+        [rollout for b in order for rollout in step.rollouts[b]], by_id, keep_tokens=keep_tokens
+    )
+    n_votes = signal.reward_BG.shape[1]
+    advantage_BG = np.full(signal.reward_BG.shape, np.nan)
+    np.put_along_axis(advantage_BG, signal.trained_BM, signal.advantage_BM, axis=1)
+    trained_BG = np.zeros(signal.reward_BG.shape, dtype=bool)
+    np.put_along_axis(trained_BG, signal.trained_BM, True, axis=1)
+    labels = _labels(step.scored, signal)
+    columns = {
+        "answer": scored.rows["answer"],
+        "answer_source": scored.rows["answer_source"],
+        "answer_class": scored.class_RN.ravel(),
+        "confidence": _finite(scored.confidence_RN.ravel()),
+        "pseudo_label": [labels[b] for b in order for _ in range(n_votes)],
+        "reward": signal.reward_BG[order].ravel(),
+        "advantage": _finite(advantage_BG[order].ravel()),
+        "diversity_weight": np.repeat(signal.weight_B[order], n_votes),
+        "trained": trained_BG[order].ravel(),
+    }
+    for name, values in columns.items():
+        field = ROLLOUTS.fields.field(name)
+        table = table.append_column(
+            field, values if isinstance(values, pa.ChunkedArray) else pa.array(values, field.type)
+        )
+    return table
+
+
+def label_table(scored: Scored, signal: TrainingSignal) -> pa.Table:
+    """Return the labels of a step, one row a question, as rows of LABELS."""
+    correct = scored.correct(signal.label_B)
+    if signal.by_gold:
+        # The gold answer cannot be a wrong label: where no rollout gave it there is just no label.
+        correct = [right or None for right in correct]
+    columns = vote_columns(scored, signal.vote, signal.distrivote) | {
+        "label": _labels(scored, signal),
+        "label_class": signal.label_B,
+        "label_correct": correct,
+        "majority_answer": scored.spelling(signal.vote.majority_R),
+        "diversity": signal.diversity_B,
+        "diversity_weight": signal.weight_B,
+        "reward_mean": np.take_along_axis(signal.reward_BG, signal.trained_BM, axis=1).mean(axis=1),
+    }
+    return table_from_columns(columns, LABELS.fields)
+
+
+def history_table(scored: Scored, signal: TrainingSignal) -> pa.Table:
+    """Return the confidences that entered the history as rows of HISTORY."""
+    assert signal.progressive is not None
+    assert signal.entered_BG is not None
+    order = _by_id(scored)
+    n_questions, n_votes = scored.class_RN.shape
+    size = n_questions * n_votes
+    return table_from_columns(
+        {
+            "step": [scored.step] * size,
+            "query_id": [scored.query_id[b] for b in order for _ in range(n_votes)],
+            "sample_id": list(range(n_votes)) * n_questions,
+            "confidence": signal.entered_BG[order].ravel(),
+            "midpoint": [signal.progressive.local.midpoint] * size,
+        },
+        HISTORY.fields,
+    )
+
+
+def _by_id(scored: Scored) -> list[int]:
+    return sorted(range(len(scored.query_id)), key=lambda b: scored.query_id[b])
+
+
+def _labels(scored: Scored, signal: TrainingSignal) -> Sequence[str | None]:
+    """How the pseudo-labels are written: the spelling of each one's class, or the gold answer itself."""
+    return scored.gold if signal.by_gold else scored.spelling(signal.label_B)
+
+
+def _finite(values: np.ndarray) -> pa.Array:
+    """Return numbers with null for what is not finite."""
+    return pa.array(values, mask=~np.isfinite(values))

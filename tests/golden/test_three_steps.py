@@ -16,8 +16,9 @@ from dttrl.history import History
 from dttrl.methods import Signal
 from dttrl.mixture import Mixture
 from dttrl.rollouts import Rollout
-from dttrl.scoring import ScoredQuestion, score_question
-from dttrl.training_signal import ScoredBatch, TrainingSignal, training_signal
+from dttrl.scored import Scored
+from dttrl.scoring import score_rollouts
+from dttrl.training_signal import TrainingSignal, training_signal
 from dttrl.voting.distrivoting import FALLBACKS
 
 HERE = Path(__file__).resolve().parent
@@ -27,7 +28,7 @@ PARAMETERS = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weigh
 QUESTIONS = [(step, question) for step in range(3) for question in range(3)]
 
 
-def make_rollout(query_id: str, sample_id: int, given: dict[str, Any]) -> Rollout:
+def make_rollout(step: int, query_id: str, sample_id: int, given: dict[str, Any]) -> Rollout:
     lengths = [len(token) for token in given["tokens"]]
     size = len(lengths)
     return Rollout(
@@ -40,32 +41,31 @@ def make_rollout(query_id: str, sample_id: int, given: dict[str, Any]) -> Rollou
         token_confidence=token_confidence(np.array(given["logprobs"]), k=SETTINGS["k"]),
         token_logprob=np.zeros(size, dtype=np.float32),
         token_entropy=np.zeros(size, dtype=np.float32),
+        step=step,
     )
 
 
 @pytest.fixture(scope="module")
-def computed() -> list[tuple[list[ScoredQuestion], TrainingSignal]]:
+def computed() -> list[tuple[Scored, TrainingSignal]]:
     settings = Signal(method="distri-gmm", train_samples=SETTINGS["n_train"], tau=SETTINGS["tau"])
     history = History()
     results = []
     with Grader(kind="integer", use_algebra=False) as grader:
         for step in DATA["input"]:
-            scored = []
-            for question in step["questions"]:
-                name = question["query_id"]
-                rollouts = [make_rollout(name, j, given) for j, given in enumerate(question["rollouts"])]
-                scored.append(score_question(rollouts, gold=None, grader=grader))
-            batch = ScoredBatch(
-                step["step"],
-                np.stack([question.class_G for question in scored]),
-                np.stack([question.confidence_G for question in scored]),
-            )
-            signal, history = training_signal(batch, history, settings)
+            rollouts = [
+                [
+                    make_rollout(step["step"], question["query_id"], j, given)
+                    for j, given in enumerate(question["rollouts"])
+                ]
+                for question in step["questions"]
+            ]
+            scored = score_rollouts(rollouts, grader=grader)
+            signal, history = training_signal(scored, history, settings)
             results.append((scored, signal))
     return results
 
 
-Computed = list[tuple[list[ScoredQuestion], TrainingSignal]]
+Computed = list[tuple[Scored, TrainingSignal]]
 
 
 def same_mixture(mixture: Mixture, expected: dict[str, float]) -> None:
@@ -74,20 +74,22 @@ def same_mixture(mixture: Mixture, expected: dict[str, float]) -> None:
     np.testing.assert_allclose(found, [expected[name] for name in PARAMETERS], rtol=0, atol=1e-4)
 
 
-def spelled(question: ScoredQuestion, answer_class: int) -> str | None:
-    return question.spellings[answer_class] if answer_class >= 0 else None
+def answers(scored: Scored, question: int) -> list[str | None]:
+    size = scored.class_RN.shape[1]
+    found: list[str | None] = scored.rows["answer"].to_pylist()[question * size : (question + 1) * size]
+    return found
 
 
 @pytest.mark.parametrize(("step", "question"), QUESTIONS)
 def test_token_and_trajectory_confidence(computed: Computed, step: int, question: int) -> None:
     expected = DATA["expected"][step]["questions"][question]
     given = DATA["input"][step]["questions"][question]["rollouts"]
-    scored = computed[step][0][question]
+    scored = computed[step][0]
     for rollout, values in zip(given, expected["token_confidence"], strict=True):
         found = token_confidence(np.array(rollout["logprobs"]), k=SETTINGS["k"])
         np.testing.assert_allclose(found, values, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(scored.confidence_G, expected["confidence"], rtol=0, atol=1e-6)
-    assert scored.answers == [rollout["answer"] for rollout in given]
+    np.testing.assert_allclose(scored.confidence_RN[question], expected["confidence"], rtol=0, atol=1e-6)
+    assert answers(scored, question) == [rollout["answer"] for rollout in given]
 
 
 @pytest.mark.parametrize("step", range(3))
@@ -108,14 +110,14 @@ def test_distribution(computed: Computed, step: int) -> None:
 @pytest.mark.parametrize(("step", "question"), QUESTIONS)
 def test_label(computed: Computed, step: int, question: int) -> None:
     expected = DATA["expected"][step]["questions"][question]
-    scored, signal = computed[step][0][question], computed[step][1]
+    scored, signal = computed[step]
     vote = signal.distrivote
     assert vote is not None
-    assert spelled(scored, int(signal.label_B[question])) == expected["label"]
-    assert spelled(scored, int(signal.vote.majority_R[question])) == expected["majority"]
-    assert spelled(scored, int(vote.rejected_R[question])) == expected["rejected"]
+    assert scored.spelling(signal.label_B)[question] == expected["label"]
+    assert scored.spelling(signal.vote.majority_R)[question] == expected["majority"]
+    assert scored.spelling(vote.rejected_R)[question] == expected["rejected"]
     assert FALLBACKS[vote.fallback_R[question]] == expected["fallback"]
-    answered = [answer is not None for answer in scored.answers]
+    answered = [answer is not None for answer in answers(scored, question)]
     positives = [side and valid for side, valid in zip(expected["positive"], answered, strict=True)]
     assert vote.n_pos_R[question] == sum(positives)
     assert vote.n_neg_R[question] == sum(answered) - sum(positives)

@@ -13,7 +13,7 @@ import pytest
 
 from dttrl.history import History
 from dttrl.training.openrlhf.controller import Controller
-from dttrl.training.signal import scored_batch
+from dttrl.training.step import score_questions
 from dttrl.training_signal import training_signal
 from tests.scale_run import drawn, make_run
 
@@ -55,9 +55,7 @@ def test_signal_is_the_local_engines_in_any_split(controller: Controller, dynami
     trained = controller.label(1, [s.labels[0] for s in samples], [s.response for s in samples])
     step = controller._step
     assert step is not None
-    again = scored_batch(
-        1, [controller._score(r, q) for r, q in zip(step.rollouts, step.questions, strict=True)], config
-    )
+    again = score_questions(config, controller._grader, step.rollouts, step.questions)
     expected, _ = training_signal(again, History(), config.signal)
     assert np.abs(expected.advantage_BM).max() > 0
     wanted = {}

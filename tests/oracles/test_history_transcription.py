@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from dttrl.history import History
 from dttrl.methods import Signal
 from dttrl.mixture import Mixture, fit_mixture
-from dttrl.training_signal import ScoredBatch, training_signal
+from dttrl.scored import Scored
+from dttrl.training_signal import training_signal
 
 N_STEPS, B, G = 8, 5, 16
 PARAMETERS = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos")
@@ -90,7 +91,7 @@ def test_same_mixtures_and_labels_as_the_printed_algorithms(seed: int, window: i
     history = History(window=window)
     settings = Signal(method="distri-gmm", train_samples=G // 2)
     for k, (classes, confidence) in enumerate(run):
-        signal, history = training_signal(ScoredBatch(k + 1, classes, confidence), history, settings)
+        signal, history = training_signal(Scored(classes, confidence, k + 1), history, settings)
         aggregate = construct_aggregated_distribution([c for _, c in run], k, window)
         expected = fit_mixture(aggregate)
         assert signal.progressive is not None

@@ -20,12 +20,14 @@ from dttrl.history import History
 from dttrl.methods import METHODS, Signal
 from dttrl.mixture import Mixture, fit_mixture, fit_mixtures
 from dttrl.partition import assign_positive
-from dttrl.training_signal import ScoredBatch, TrainingSignal, training_signal
+from dttrl.scored import Scored
+from dttrl.training_signal import TrainingSignal, training_signal
 from dttrl.voting.distrivoting import REJECTS, VOTE_FUNCTIONS, distrivoting
 from dttrl.voting.majority import majority
 from dttrl.voting.registry import METHODS as VOTES
 from dttrl.voting.registry import parse_method
 from dttrl.voting.weighted import weighted
+from tests.scored_arrays import with_gold
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -66,8 +68,7 @@ def choices_of(method: str, **choices: Any) -> Signal:
 def signal_of(
     classes: Ints, confidence: Floats, name: str, history: History | None = None, **choices: Any
 ) -> tuple[TrainingSignal, History]:
-    gold = np.zeros(len(classes), dtype=np.int32)
-    batch = ScoredBatch(1, classes, confidence, gold_class_B=gold)
+    batch = with_gold(Scored(classes, confidence, 1), [0] * len(classes))
     n_train = choices.pop("train_samples", max(1, classes.shape[1] // 2))
     return training_signal(batch, history or History(), choices_of(name, train_samples=n_train, **choices))
 
@@ -227,7 +228,7 @@ def test_a_unanimous_question_keeps_its_answer_in_training(
     classes[0] = answer
     history = History()
     for step in (1, 2):
-        scored = ScoredBatch(step, classes, confidence + step)
+        scored = Scored(classes, confidence + step, step)
         choices = choices_of(name, train_samples=1, f_vote=f_vote, reject=reject, monotone=monotone)
         signal, history = training_signal(scored, history, choices)
         assert signal.label_B[0] == answer
@@ -276,8 +277,7 @@ def test_the_signal_of_any_batch_is_finite_and_consistent(
 @given(batches(), batches(), st.sampled_from(sorted(METHODS)))
 def test_the_signal_is_pure(first: tuple[Ints, Floats], second: tuple[Ints, Floats], name: str) -> None:
     _, history = signal_of(*first, name)
-    gold = np.zeros(len(second[0]), dtype=np.int32)
-    batch = ScoredBatch(2, *second, gold_class_B=gold)
+    batch = with_gold(Scored(*second, 2), [0] * len(second[0]))
     untouched = copy.deepcopy((batch, history))
     choices = choices_of(name, train_samples=1)
     one = training_signal(batch, history, choices)
@@ -321,7 +321,7 @@ def test_questions_of_a_batch_can_be_permuted(batch: tuple[Ints, Floats], name: 
     ("name", "f_vote"), [("ttrl-wsc", "majority"), ("distri-gmm", "weighted"), ("distri-gmm", "hierarchical")]
 )
 def test_weighting_by_a_negative_measure_is_refused(measure: Any, name: str, f_vote: Any) -> None:
-    batch = ScoredBatch(1, np.array([[0, 1, 0]], np.int32), np.array([[-1.0, -0.2, np.nan]]), measure)
+    batch = Scored(np.array([[0, 1, 0]], np.int32), np.array([[-1.0, -0.2, np.nan]]), 1, measure)
     with pytest.raises(InputError, match=f"must not be negative.*{measure}.*-1"):
         training_signal(batch, History(), choices_of(name, train_samples=1, f_vote=f_vote))
 
@@ -331,7 +331,7 @@ def test_log_scale_measures_vote_with_probabilities(measure: Any) -> None:
     """-0.1 twice beats -3 three times: raw negative weights would elect the rarest, class 0 or 2."""
     classes = np.array([[0, 1, 1, 2, 2, 2]], np.int32)
     confidence = np.array([[-4.0, -0.1, -0.1, -3.0, -3.0, -3.0]])
-    batch = ScoredBatch(1, classes, confidence, measure)
+    batch = Scored(classes, confidence, 1, measure)
     signal, _ = training_signal(batch, History(), choices_of("ttrl-wsc", train_samples=1))
     assert signal.label_B.tolist() == [1]
     np.testing.assert_allclose(positive_weights(confidence, measure), np.exp(confidence))
@@ -343,7 +343,7 @@ def test_a_negative_weight_is_refused_by_the_vote_itself() -> None:
 
 
 def test_a_majority_takes_negative_confidences() -> None:
-    batch = ScoredBatch(1, np.array([[0, 1, 1]], np.int32), np.array([[-1.0, -2.0, -3.0]]), "logprob")
+    batch = Scored(np.array([[0, 1, 1]], np.int32), np.array([[-1.0, -2.0, -3.0]]), 1, "logprob")
     for name in ("ttrl", "distri-gmm"):
         signal, _ = training_signal(batch, History(), choices_of(name, train_samples=1))
         assert signal.label_B.tolist() == [1]
@@ -351,9 +351,9 @@ def test_a_majority_takes_negative_confidences() -> None:
 
 def test_gold_classes_are_read_by_the_ground_truth_method_alone() -> None:
     classes, confidence = np.array([[0, 0, 1]], np.int32), np.array([[1.0, 2.0, 3.0]])
-    gold = ScoredBatch(1, classes, confidence, gold_class_B=np.array([1], np.int32))
-    nobody = ScoredBatch(1, classes, confidence, gold_class_B=np.array([-1], np.int32))
-    without = ScoredBatch(1, classes, confidence)
+    gold = with_gold(Scored(classes, confidence, 1), [1])
+    nobody = with_gold(Scored(classes, confidence, 1), [-1])
+    without = Scored(classes, confidence, 1)
     for name in METHODS:
         if name == "ttrl-gt":
             continue
@@ -377,12 +377,12 @@ def test_more_trained_than_voted_is_refused() -> None:
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
 def test_an_empty_batch_is_refused(shape: tuple[int, int]) -> None:
     with pytest.raises(InputError, match="at least one"):
-        ScoredBatch(1, np.zeros(shape, np.int32), np.zeros(shape))
+        Scored(np.zeros(shape, np.int32), np.zeros(shape), 1)
 
 
 def test_classes_and_confidences_must_have_one_shape() -> None:
     with pytest.raises(InputError, match=r"\(2, 3\).*\(2, 4\)"):
-        ScoredBatch(1, np.zeros((2, 3), np.int32), np.zeros((2, 4)))
+        Scored(np.zeros((2, 3), np.int32), np.zeros((2, 4)), 1)
 
 
 @pytest.mark.parametrize(("over", "expected"), [("voted", 4), ("trained", 2)])
@@ -427,7 +427,7 @@ def test_degenerate_batches_get_the_plain_vote(name: str, case: str) -> None:
         if signal.progressive.mixture.is_degenerate:
             np.testing.assert_array_equal(signal.label_B, majority(classes, confidence).winner_R)
         signal, history = training_signal(
-            ScoredBatch(2, classes, confidence), history, choices_of(name, train_samples=1)
+            Scored(classes, confidence, 2), history, choices_of(name, train_samples=1)
         )
         assert np.isfinite(signal.advantage_BM).all()
         assert all(np.isfinite(past.centred).all() for past in history.steps)
@@ -590,7 +590,7 @@ def test_a_method_without_memory_leaves_the_history_alone() -> None:
     _, history = signal_of(classes, confidence, "distri-gmm")
     for name in METHODS:
         if not METHODS[name].history:
-            batch = ScoredBatch(2, classes, confidence, gold_class_B=np.array([0], np.int32))
+            batch = with_gold(Scored(classes, confidence, 2), [0])
             assert training_signal(batch, history, choices_of(name, train_samples=1))[1] is history
 
 
@@ -600,7 +600,7 @@ def test_every_strategy_labels_as_it_votes(batch: tuple[Ints, Floats], name: str
     classes, values = batch
     values = np.abs(values)  # weights
     settings = Signal(method="ttrl", label=name, train_samples=1)
-    signal, history = training_signal(ScoredBatch(1, classes, values), History(), settings)
+    signal, history = training_signal(Scored(classes, values, 1), History(), settings)
     expected = parse_method(name).vote(classes, values)
     assert np.array_equal(signal.label_B, expected.vote.winner_R)
     assert np.array_equal(signal.vote.tie_R, expected.vote.tie_R)

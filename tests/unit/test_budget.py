@@ -11,29 +11,35 @@ import pytest
 from dttrl.analysis.budget import (
     Benchmark,
     BudgetTable,
-    Samples,
     budget_table,
     draws,
     read_benchmark,
 )
 from dttrl.errors import InputError
 from dttrl.schemas import ROLLOUTS
+from dttrl.scored import Scored
 from dttrl.tables import write_table
 from dttrl.voting.registry import parse_method
+from tests.scored_arrays import with_gold
 
 
-def samples(name: str, classes: list[int], weights: list[float], right: int = 0) -> Samples:
-    count = max(classes) + 1
-    return Samples(name, np.array(classes, np.int32), np.array(weights, float), np.arange(count) == right)
+def block(classes: list[list[int]], weights: list[list[float]]) -> Scored:
+    """Questions q0, q1, ... whose class 0 is right."""
+    scored = Scored(
+        np.array(classes, np.int32),
+        np.array(weights, float),
+        query_id=[f"q{i}" for i in range(len(classes))],
+    )
+    return with_gold(scored, [0] * len(classes))
 
 
 def benchmark(questions: int = 3, size: int = 20, name: str = "made") -> Benchmark:
     rng = np.random.default_rng(questions)
-    made = [
-        samples(f"q{i}", [*rng.integers(-1, 3, size).tolist(), 2], rng.gamma(3, size=size + 1).tolist())
-        for i in range(questions)
-    ]
-    return Benchmark(name, made, has_confidence=True)
+    classes, weights = [], []
+    for _ in range(questions):
+        classes.append([*rng.integers(-1, 3, size).tolist(), 2])
+        weights.append(rng.gamma(3, size=size + 1).tolist())
+    return Benchmark(name, [block(classes, weights)], has_confidence=True)
 
 
 def cells(table: BudgetTable) -> dict[tuple[int, str, str], float]:
@@ -41,19 +47,17 @@ def cells(table: BudgetTable) -> dict[tuple[int, str, str], float]:
 
 
 def test_draws_are_without_replacement_nested_and_their_own() -> None:
-    question = samples("q", [0] * 12, [1.0] * 12)
-    small, large, whole = draws(question, [3, 8, 12], repeats=50, seed=4)
+    small, large, whole = draws("q", 12, [3, 8, 12], repeats=50, seed=4)
     assert small.shape == (50, 3)
     assert whole.tolist() == [list(range(12))]
     for one, more in zip(small.tolist(), large.tolist(), strict=True):
         assert one == sorted(set(one))
         assert set(one) <= set(more)
     assert len({tuple(one) for one in small.tolist()}) > 30
-    np.testing.assert_array_equal(small, draws(question, [3], repeats=50, seed=4)[0])
-    assert (small != draws(question, [3], repeats=50, seed=5)[0]).any()
-    other = samples("r", [0] * 12, [1.0] * 12)
-    assert (small != draws(other, [3], repeats=50, seed=4)[0]).any()
-    share = np.bincount(draws(question, [3], repeats=4000, seed=1)[0].ravel()) / 4000
+    np.testing.assert_array_equal(small, draws("q", 12, [3], repeats=50, seed=4)[0])
+    assert (small != draws("q", 12, [3], repeats=50, seed=5)[0]).any()
+    assert (small != draws("r", 12, [3], repeats=50, seed=4)[0]).any()
+    share = np.bincount(draws("q", 12, [3], repeats=4000, seed=1)[0].ravel()) / 4000
     np.testing.assert_allclose(share, 0.25, atol=0.03)
 
 
@@ -65,25 +69,25 @@ def test_accuracy_is_that_of_votes_on_the_draws() -> None:
     for i, budget in enumerate((2, 5)):
         for method in methods:
             right = []
-            for question in made.questions:
-                for order in draws(question, [2, 5], repeats=7, seed=3)[i]:
+            (scored,) = made.blocks
+            for r, query_id in enumerate(scored.query_id):
+                for order in draws(query_id, 21, [2, 5], repeats=7, seed=3)[i]:
                     vote = parse_method(method).vote(
-                        question.class_N[order][None], question.weight_N[order][None]
+                        scored.class_RN[r, order][None], scored.confidence_RN[r, order][None]
                     )
-                    winner = int(vote.vote.winner_R[0])
-                    right.append(winner >= 0 and bool(question.right_C[winner]))
+                    right.append(int(vote.vote.winner_R[0]) == 0)
             assert found[budget, method, "made"] == pytest.approx(np.mean(right))
     assert (table.cells["repeats"] == 7).all()
     assert (table.cells["questions"] == 3).all()
 
 
 def test_many_repeats_approach_the_mean_over_all_subsets() -> None:
-    question = samples("q", [0, 0, 1, 1, 1, 2, 2], [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6])
+    question = block([[0, 0, 1, 1, 1, 2, 2]], [[1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]])
     made = Benchmark("made", [question], has_confidence=True)
     found = cells(budget_table([made], methods=["sc"], budgets=[3], repeats=20_000))
     subsets = [list(subset) for subset in combinations(range(7), 3)]
-    classes = np.array([question.class_N[subset] for subset in subsets])
-    weights = np.array([question.weight_N[subset] for subset in subsets])
+    classes = np.array([question.class_RN[0, subset] for subset in subsets])
+    weights = np.array([question.confidence_RN[0, subset] for subset in subsets])
     winner = parse_method("sc").vote(classes, weights).vote.winner_R
     assert found[3, "sc", "made"] == pytest.approx((winner == 0).mean(), abs=0.012)
 
@@ -119,8 +123,8 @@ def test_all_samples_are_one_draw_and_its_interval_is_over_questions() -> None:
 
 
 def test_an_easy_benchmark_has_a_sure_interval_and_a_mixed_one_a_wide_one() -> None:
-    easy = Benchmark("easy", [samples(f"q{i}", [0] * 9, [1.0] * 9) for i in range(5)], True)
-    mixed = Benchmark("mixed", [samples(f"q{i}", [i % 2] * 9, [1.0] * 9) for i in range(6)], True)
+    easy = Benchmark("easy", [block([[0] * 9] * 5, [[1.0] * 9] * 5)], True)
+    mixed = Benchmark("mixed", [block([[0] * 9, [1] * 9] * 3, [[1.0] * 9] * 6)], True)
     for made, width in ((easy, 0.0), (mixed, 0.8)):
         (cell,) = budget_table([made], methods=["sc"], budgets=[4], repeats=4).cells.itertuples()
         assert cell.accuracy_high - cell.accuracy_low == pytest.approx(width, abs=0.2)
@@ -154,14 +158,14 @@ def test_benchmarks_are_read_from_scored_files(tmp_path: Path) -> None:
         tmp_path / "r.parquet", ["1/2", "0.5", None, "3"], gold=["0.5"] * 4, confidence=[1.0, None, 2.0, 3.0]
     )
     made = read_benchmark(path)
-    (question,) = made.questions
-    assert (made.name, made.fewest, made.has_confidence) == ("r", 4, True)
-    assert question.class_N.tolist() == [0, 0, -1, 1]
-    assert question.right_C.tolist() == [True, False]
-    assert np.isnan(question.weight_N[1])
-    raw = read_benchmark(path, classes="raw").questions[0]
-    assert raw.class_N.tolist() == [0, 1, -1, 2]
-    assert raw.right_C.tolist() == [True, True, False]
+    (question,) = made.blocks
+    assert (made.name, made.questions, made.poorest, made.has_confidence) == ("r", 1, (4, "q"), True)
+    assert question.class_RN.tolist() == [[0, 0, -1, 1]]
+    assert question.right_RC.tolist() == [[True, False]]
+    assert np.isnan(question.confidence_RN[0, 1])
+    raw = read_benchmark(path, classes="raw").blocks[0]
+    assert raw.class_RN.tolist() == [[0, 1, -1, 2]]
+    assert raw.right_RC.tolist() == [[True, True, False]]
 
 
 def test_files_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:

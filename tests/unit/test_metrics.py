@@ -10,16 +10,18 @@ import pytest
 from dttrl.errors import InputError
 from dttrl.history import History
 from dttrl.methods import Signal
+from dttrl.scored import Scored
 from dttrl.training.metrics import step_metrics
-from dttrl.training_signal import NO_GOLD, ScoredBatch, training_signal
+from dttrl.training_signal import training_signal
+from tests.scored_arrays import NO_GOLD, with_gold
 
 CLASSES = np.array([[0, 0, 1, -1], [0, 1, 1, 1]], dtype=np.int32)
 CONFIDENCES = np.array([[4.0, 3.0, 5.0, 1.0], [6.0, 2.0, 2.5, 1.5]])
 
 
-def batch(gold: list[int] | None) -> ScoredBatch:
-    gold_B = None if gold is None else np.array(gold, dtype=np.int32)
-    return ScoredBatch(1, CLASSES, CONFIDENCES, gold_class_B=gold_B)
+def batch(gold: list[int] | None) -> Scored:
+    scored = Scored(CLASSES, CONFIDENCES, 1)
+    return scored if gold is None else with_gold(scored, gold)
 
 
 def test_votes_against_gold() -> None:

@@ -27,8 +27,9 @@ from dttrl.history import History
 from dttrl.methods import Signal
 from dttrl.mixture import Mixture
 from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
+from dttrl.scored import Scored
 from dttrl.tables import write_table
-from dttrl.training_signal import ScoredBatch, training_signal
+from dttrl.training_signal import training_signal
 
 LABEL = {
     "label_class": 0, "n": 4, "n_valid": 4, "majority_ratio": 0.5, "label_ratio": 0.5, "tie": False,
@@ -289,7 +290,7 @@ def test_labels_are_judged_by_the_very_confidences_that_met_the_mixture(tmp_path
     class_BG = rng.integers(0, 2, (4, 19)).astype(np.int32)
     label = "progressive:monotone=yes"
     settings = Signal(votes=19, train_samples=4, centre="question", label=label)
-    signal, _ = training_signal(ScoredBatch(1, class_BG, value_BG), History(), settings)
+    signal, _ = training_signal(Scored(class_BG, value_BG, 1), History(), settings)
     assert signal.progressive is not None
     assert signal.distrivote is not None
     assert signal.entered_BG is not None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,9 @@ from dttrl.errors import InputError, OutputExistsError
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout, rollouts_to_table
 from dttrl.schemas import ROLLOUTS
-from dttrl.scoring import classify, gold_of, read_scored, score_files, score_question
+from dttrl.scored import Scored
+from dttrl.scored_files import read_scored
+from dttrl.scoring import score_files, score_rollouts
 from dttrl.tables import RolloutFiles, read_metadata, read_table, write_table
 
 QUESTIONS = {
@@ -53,33 +56,66 @@ def generated(tmp_path: Path) -> Path:
     return path
 
 
+def score(grader: Grader, gold: str | None = None, **choices: Any) -> Scored:
+    return score_rollouts([rollouts("a")], golds=[gold], grader=grader, **choices)
+
+
 def test_a_question_is_scored_by_hand(grader: Grader) -> None:
-    scored = score_question(rollouts("a"), gold="1/2", grader=grader)
-    assert scored.answers[2:] == ["7", None]
-    assert scored.sources == ["boxed", "boxed", "boxed", None]
-    assert scored.class_G.tolist() == [0, 0, 1, -1]
-    assert scored.gold_class == 0
-    assert scored.n_correct == 2
+    scored = score(grader, "1/2")
+    assert scored.rows["answer"].to_pylist()[2:] == ["7", None]
+    assert scored.rows["answer_source"].to_pylist() == ["boxed", "boxed", "boxed", None]
+    assert scored.class_RN.tolist() == [[0, 0, 1, -1]]
+    assert scored.gold_class_R.tolist() == [0]
+    assert scored.correct_RN.tolist() == [[True, True, False, False]]
+    assert scored.spelling(np.array([1], np.int32)) == ["7"]
     # The first text's last step is the one with the answer, from character 3; the others are one step.
     first = np.mean(np.arange(3, len(TEXTS["a"][0])))
-    assert scored.confidence_G[0] == first
-    assert scored.confidence_G[1] == np.mean(np.arange(len(TEXTS["a"][1])))
+    assert scored.confidence_RN[0, 0] == first
+    assert scored.confidence_RN[0, 1] == np.mean(np.arange(len(TEXTS["a"][1])))
 
 
 def test_region_and_measure_change_the_confidence_only(grader: Grader) -> None:
-    base = score_question(rollouts("a"), gold=None, grader=grader)
-    other = score_question(
-        rollouts("a"), gold=None, grader=grader, region=Region.parse("tail:1"), measure="logprob"
-    )
-    assert other.confidence_G.tolist() == [-(len(text) - 1) for text in TEXTS["a"]]
-    assert other.class_G.tolist() == base.class_G.tolist()
-    assert other.gold_class is None
+    base = score(grader)
+    other = score(grader, region=Region.parse("tail:1"), measure="logprob")
+    assert other.confidence_RN.tolist() == [[-(len(text) - 1) for text in TEXTS["a"]]]
+    assert other.class_RN.tolist() == base.class_RN.tolist()
+    assert other.has_gold_R.tolist() == [False]
+    assert (other.measure, base.measure) == ("logprob", "topk")
 
 
-def test_gold_that_no_rollout_gives_and_no_rollouts_at_all(grader: Grader) -> None:
-    assert score_question(rollouts("a"), gold="12", grader=grader).gold_class == -1
-    empty = classify("q", answers=[], sources=[], confidence_G=np.empty(0), gold="1", grader=grader)
-    assert (empty.class_G.size, empty.spellings, empty.gold_class, empty.n_correct) == (0, [], -1, 0)
+def test_gold_that_no_rollout_gives(grader: Grader) -> None:
+    scored = score(grader, "12")
+    assert scored.gold_class_R.tolist() == [-1]
+    assert scored.correct(np.array([0], np.int32)) == [False]
+
+
+def test_questions_scored_together_are_those_scored_alone(grader: Grader) -> None:
+    """Of other numbers of classes, of kinds by their source, with and without gold."""
+    groups = [
+        [rollout(name, i, text) for i, text in enumerate(texts)]
+        for name, texts in {
+            "a": [r"\boxed{1}", r"\boxed{2}", "none"],
+            "b": [r"\boxed{2}", r"\boxed{2.0}", r"\boxed{2}"],
+            "c": ["none", "no", "none"],
+            "d": ["The answer is (B)", r"\boxed{B}", r"\boxed{C}"],
+        }.items()
+    ]
+    golds, sources = ["2", "3", None, "B"], [None, None, None, "gpqa"]
+    whole = score_rollouts(groups, golds=golds, sources=sources, grader=grader)
+    for r in range(4):
+        alone = score_rollouts([groups[r]], golds=[golds[r]], sources=[sources[r]], grader=grader)
+        assert whole.class_RN[r].tolist() == alone.class_RN[0].tolist()
+        assert whole.confidence_RN[r].tolist() == alone.confidence_RN[0].tolist()
+        assert whole.gold_class_R[r] == alone.gold_class_R[0]
+        for c in range(-1, int(alone.n_classes_R[0])):
+            everywhere = np.full(4, min(c, 0), np.int32)
+            everywhere[r] = c
+            assert whole.spelling(everywhere)[r] == alone.spelling(np.array([c], np.int32))[0]
+            assert whole.correct(everywhere)[r] == alone.correct(np.array([c], np.int32))[0]
+        taken = whole.take([r])
+        assert taken.rows.equals(alone.rows)
+    assert whole.has_gold_R.tolist() == [True, True, False, True]
+    assert whole.gold_class_R.tolist() == [1, -1, -1, 0]
 
 
 def test_files_are_scored_and_keep_everything_else(generated: Path, tmp_path: Path, grader: Grader) -> None:
@@ -112,16 +148,12 @@ def test_scoring_again_replaces_the_scores(generated: Path, tmp_path: Path, grad
 def test_what_was_scored_is_read_back(generated: Path, tmp_path: Path, grader: Grader) -> None:
     output = tmp_path / "scored.parquet"
     score_files([generated], output, grader=grader)
-    group = next(iter(RolloutFiles([output]).groups()))
-    stored = read_scored(group.table, query_id="a", grader=grader)
-    fresh = score_question(rollouts("a"), gold="1/2", grader=grader)
-    assert stored.class_G.tolist() == fresh.class_G.tolist()
-    assert stored.confidence_G.tolist() == fresh.confidence_G.tolist()
-    assert (stored.answers, stored.sources, stored.gold_class) == (
-        fresh.answers,
-        fresh.sources,
-        fresh.gold_class,
-    )
+    stored = next(iter(read_scored(RolloutFiles([output]), grader=grader)))
+    fresh = score(grader, "1/2")
+    assert stored.class_RN.tolist() == fresh.class_RN.tolist()
+    assert stored.confidence_RN.tolist() == fresh.confidence_RN.tolist()
+    assert stored.gold_class_R.tolist() == fresh.gold_class_R.tolist()
+    assert stored.rows["answer"].to_pylist() == fresh.rows["answer"].to_pylist()
 
 
 def test_files_of_other_people_keep_their_confidence_and_columns(tmp_path: Path, grader: Grader) -> None:
@@ -149,30 +181,6 @@ def test_without_any_confidence_the_summary_says_what_remains(tmp_path: Path, gr
     summary = score_files([path], output, grader=grader)
     assert "only votes without weights are possible" in summary.notes[0]
     assert read_table(output, ROLLOUTS)["confidence"].to_pylist() == [None]
-
-
-def test_answers_without_classes_are_classed_on_the_way(grader: Grader) -> None:
-    table = pa.table({"answer": ["1/2", "0.5", "", None], "gold": ["2"] * 4})
-    scored = read_scored(table, query_id="q", grader=grader)
-    assert scored.class_G.tolist() == [0, 0, -1, -1]
-    assert scored.gold_class == -1
-    assert np.isnan(scored.confidence_G).all()
-
-
-def test_stored_classes_are_made_dense_and_must_fit_the_answers(grader: Grader) -> None:
-    table = pa.table({"answer": ["5", "9", None, "5"], "answer_class": pa.array([3, 8, -1, 3], pa.int32())})
-    assert read_scored(table, query_id="q", grader=grader).class_G.tolist() == [0, 1, -1, 0]
-    table = pa.table({"answer": ["5", None], "answer_class": pa.array([0, 0], pa.int32())})
-    with pytest.raises(InputError, match="question 'q', rollout 1: answer_class is 0"):
-        read_scored(table, query_id="q", grader=grader)
-
-
-def test_rows_of_a_question_must_agree_on_gold() -> None:
-    assert gold_of(pa.table({"gold": ["1", "1"]}), "q") == "1"
-    assert gold_of(pa.table({"gold": pa.array([None], pa.string())}), "q") is None
-    assert gold_of(pa.table({"text": ["1"]}), "q") is None
-    with pytest.raises(InputError, match=r"question 'q'.*2 different gold answers"):
-        gold_of(pa.table({"gold": ["1", "2"]}), "q")
 
 
 def test_nothing_is_overwritten_or_left_behind(generated: Path, tmp_path: Path, grader: Grader) -> None:

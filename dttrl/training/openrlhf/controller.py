@@ -31,8 +31,7 @@ from dttrl.training.openrlhf.dataset import prompt_row, question_id
 from dttrl.training.run_folder import RunFolder, find_config, read_questions_of
 from dttrl.training.schedule import total_steps
 from dttrl.training.setup import run_metadata
-from dttrl.training.signal import scored_batch
-from dttrl.training.step import Step, record_step, score_rollouts
+from dttrl.training.step import LabelledStep, record_step, score_questions
 from dttrl.training_signal import training_signal
 
 Response = Mapping[str, Any]
@@ -76,7 +75,7 @@ class Controller:
                 **run_metadata(config),
             },
         )
-        self._step: Step | None = None
+        self._step: LabelledStep | None = None
         self._seconds: dict[str, float] = {}
 
     @property
@@ -119,12 +118,11 @@ class Controller:
             [self._rollout(name, g, responses[i], step) for g, i in enumerate(places)]
             for name, places in groups.items()
         ]
-        scored = [self._score(group, q) for group, q in zip(rollouts, questions, strict=True)]
-        batch = scored_batch(step, scored, self.config)
+        scored = score_questions(self.config, self._grader, rollouts, questions)
         scored_at = time.perf_counter()
-        signal, self._history = training_signal(batch, self._history, self.config.signal)
+        signal, self._history = training_signal(scored, self._history, self.config.signal)
         labelled_at = time.perf_counter()
-        self._step = Step(questions, rollouts, scored, batch, signal)
+        self._step = LabelledStep(questions, rollouts, scored, signal)
         record_step(self.folder, self.config, self._step)
         self._seconds = {
             "seconds_score": scored_at - started,
@@ -144,10 +142,10 @@ class Controller:
         step, self._step = self._step, None
         self.folder.append_metrics(
             {
-                "step": step.batch.step,
+                "step": step.scored.step,
                 "total_steps": self.total,
                 "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                **step_metrics(step.batch, step.signal),
+                **step_metrics(step.scored, step.signal),
                 **rollout_metrics(step.rollouts),
                 "trained_rollouts": step.signal.trained_BM.size,
                 **status,
@@ -177,11 +175,10 @@ class Controller:
         self, step: int, split: str, questions: Sequence[Question], responses: Sequence[Sequence[Response]]
     ) -> None:
         """Grade the samples of an evaluation and write them down."""
-        scored = []
         for question, group in zip(questions, responses, strict=True):
             rollouts = [self._rollout(question.id, g, response, step) for g, response in enumerate(group)]
-            scored.append((question, self._score(rollouts, question)))
-        self.folder.add_table("evaluations", evaluation_table(step, split, scored))
+            scored = score_questions(self.config, self._grader, [rollouts], [question])
+            self.folder.add_table("evaluations", evaluation_table(step, split, scored))
         self.folder.flush("evaluations")
 
     def evaluation_settings(self, split: str) -> dict[str, float]:
@@ -201,9 +198,6 @@ class Controller:
 
     def _history_path(self, step: int) -> Path:
         return self.folder.checkpoints / "history" / f"step-{step:06d}.npz"
-
-    def _score(self, rollouts: Sequence[Rollout], question: Question) -> Any:
-        return score_rollouts(self.config, self._grader, rollouts, question)
 
     def _rollout(self, query_id: str, sample_id: int, response: Response, step: int) -> Rollout:
         drawn = response["dttrl"]
