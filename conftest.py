@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 NEEDS = {
-    "triton": ("dttrl/sampling/fused", "dttrl/training/fused", "dttrl/training/log_prob_kernels.py"),
+    "triton": ("dttrl/sampling/fused", "dttrl/training/fused"),
     "openrlhf": ("dttrl/training/openrlhf/executor.py", "dttrl/training/openrlhf/trainer.py"),
 }
 

@@ -31,6 +31,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,24 @@ PROMPT = 32
 
 
 class DictEngine(VllmEngine):
-    """The engine with statistics from a dict of log-probabilities a token."""
+    """The engine whose statistics can be changed, also to those from a dict of log-probabilities a token."""
 
     dicts = False
+    seeded = False
+
+    def use(self, statistics: Any, *, seeded: bool) -> None:
+        """Take statistics from elsewhere from now on; no sample may be in hand."""
+        before, self.seeded = self._settings.statistics, seeded
+        self._settings = replace(self._settings, statistics=statistics)
+        if before != statistics == "engine":
+            self._install()
+        if before == "engine" != statistics:
+            self._rpc("dttrl_remove")
 
     def _parameters(self, job: Job, settings: Sampling) -> Any:
         parameters = super()._parameters(job, settings)
+        if not self.seeded:
+            parameters.seed = None
         if self.dicts:
             parameters.flat_logprobs = False
         return parameters
@@ -219,7 +232,7 @@ def draw(engine: VllmEngine, jobs: Sequence[Job], settings: Sampling) -> dict[st
 
 def compare(arguments: argparse.Namespace) -> dict[str, object]:
     began = time.perf_counter()
-    engine = DictEngine(engine_settings(arguments, "none", seeded=False))
+    engine = DictEngine(engine_settings(arguments, "none"))
     report: dict[str, object] = {
         "benchmark": "statistics",
         "start_seconds": round(time.perf_counter() - began, 1),

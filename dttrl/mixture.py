@@ -14,7 +14,7 @@ fewer than four distinct values, the mixture is *degenerate* and voting falls ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,17 +71,7 @@ class Mixture:
 
     def shifted(self, offset: float) -> Mixture:
         """Return the mixture of the same data moved by ``offset``."""
-        return Mixture(
-            self.mean_neg + offset,
-            self.std_neg,
-            self.weight_neg,
-            self.mean_pos + offset,
-            self.std_pos,
-            self.weight_pos,
-            self.n,
-            self.log_likelihood,
-            self.degenerate,
-        )
+        return replace(self, mean_neg=self.mean_neg + offset, mean_pos=self.mean_pos + offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +93,9 @@ class Mixtures:
 
     def __getitem__(self, row: int) -> Mixture:
         """Return one of the mixtures."""
-        return Mixture(
-            float(self.mean_neg[row]),
-            float(self.std_neg[row]),
-            float(self.weight_neg[row]),
-            float(self.mean_pos[row]),
-            float(self.std_pos[row]),
-            float(self.weight_pos[row]),
-            int(self.n[row]),
-            float(self.log_likelihood[row]),
-            "no two separate components" if self.is_degenerate[row] else None,
-        )
+        values = {field.name: getattr(self, field.name)[row].item() for field in fields(self)}
+        degenerate = values.pop("is_degenerate")
+        return Mixture(**values, degenerate="no two separate components" if degenerate else None)
 
     def __iter__(self) -> Iterator[Mixture]:
         return (self[row] for row in range(len(self)))
@@ -127,9 +109,11 @@ def fit_mixture(values: ArrayLike, *, start: Mixture | None = None) -> Mixture:
     """
     data_N = np.asarray(values, dtype=np.float64).ravel()
     data_N = np.sort(data_N[np.isfinite(data_N)])
-    centre, scale, reason = _standardisation(data_N)
-    if reason is not None:
-        return _degenerate(data_N, reason)
+    centres, scales, usable = _standardise_rows(data_N[None, :], np.array([data_N.size]))
+    if not usable[0]:
+        few = f"fewer than {MIN_DISTINCT} distinct values"
+        return _degenerate(data_N, few if data_N.size else "no finite value")
+    centre, scale = float(centres[0]), float(scales[0])
     standard_N = (data_N - centre) / scale
     search_N, count_N = _groups(standard_N, MAX_SEARCH_POINTS)
     starts = _quantile_starts(standard_N[None, :])[0]
@@ -197,15 +181,6 @@ def fit_mixtures(values_RN: FloatArray) -> Mixtures:
 
 
 # Parameters of a fit travel as (..., 5) arrays: mean_low, mean_high, std_low, std_high, weight_low.
-
-
-def _standardisation(data_N: FloatArray) -> tuple[float, float, str | None]:
-    """Centre, scale and, where the (sorted) data cannot be fitted, the reason."""
-    if data_N.size == 0:
-        return 0.0, 1.0, "no finite value"
-    centres, scales, usable = _standardise_rows(data_N[None, :], np.array([data_N.size]))
-    reason = None if usable[0] else f"fewer than {MIN_DISTINCT} distinct values"
-    return float(centres[0]), float(scales[0]), reason
 
 
 def _standardise_rows(

@@ -39,13 +39,13 @@ def generate(
     Finished questions go into OUTPUT.parts about every 30 seconds and on Ctrl-C or SIGTERM;
     a killed process loses those that finished since.
     """
-    from dttrl.sampling.generation import check_output
+    from dttrl.outputs import check_new_file
     from dttrl.sampling.generation import generate as sample
     from dttrl.sampling.parts import parts_folder
 
     named = {"model": model, "questions": questions}
     chosen = load_config(GenerateConfig, config, given | {k: v for k, v in named.items() if v is not None})
-    check_output(output, overwrite=overwrite)
+    check_new_file(output, overwrite=overwrite)
     console = Console(quiet=quiet, json_output=json_output)
     hint = f"finished questions are kept in {parts_folder(output)}, run the same command again to go on"
     with resumable(hint), console.progress("generate", "rollouts") as progress:

@@ -56,8 +56,8 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
     InputError for whatever would be refused when it is started.
     """
     from dttrl.errors import InputError
-    from dttrl.training.openrlhf.estimate import count_parameters, estimate
     from dttrl.training.openrlhf.launch import plan_run
+    from dttrl.training.openrlhf.needs import count_parameters, needs
     from dttrl.training.setup import absolute, read_splits
 
     if not isinstance(config.engine, OpenRLHF):
@@ -69,7 +69,7 @@ def show_plan(console: Console, config: TrainConfig, extra: Sequence[str]) -> No
         plan.places.model, revision=scale.model.revision, trust_remote_code=scale.model.trust_remote_code
     )
     answered = sum(question.answer is not None for split in splits.values() for question in split)
-    found = estimate(scale, parameters, len(splits["train"]), answered)
+    found = needs(scale, parameters, len(splits["train"]), answered)
     console.result(dump_config(scale).rstrip())
     console.result("\n" + shlex.join(plan.command) + "\n")
     parts = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dttrl.settings.commands import TrainConfig
+from dttrl.training.observer import Observer
 from dttrl_cli import options
 from dttrl_cli.console import Console, Progress, clock, interval, number, resumable
 from dttrl_cli.fields import settings
@@ -102,7 +103,7 @@ def train(
     _finish(console, finished)
 
 
-class ConsoleObserver:
+class ConsoleObserver(Observer):
     """Shows a training run while it goes on."""
 
     def __init__(self, console: Console, progress: Progress) -> None:

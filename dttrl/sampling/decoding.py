@@ -1,13 +1,15 @@
 """Decode one batch of rows: prefill once a question, then block by block, dropping rows that have finished.
 
 Nothing here runs in Python for every row and token: within a block all is done by tensors on the device, and
-the host looks at the result once a block.
+the host looks at the result once a block. The general path steps through transformers' model; the fused one
+lets it fill the cache and choose the first tokens, and leaves the rest to the kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,10 +19,12 @@ from torch import Tensor
 from dttrl.rng import derive
 from dttrl.rollouts import FinishReason
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.choice import choose
 from dttrl.sampling.forward import Forward
-from dttrl.sampling.statistics import STATISTICS, token_statistics
+from dttrl.sampling.fused.statistics import STATISTICS, choose_observed
 from dttrl.settings.sections import Sampling
+
+if TYPE_CHECKING:
+    from dttrl.sampling.fused.decode_forward import FusedForward
 
 # Uniform numbers are drawn this many a row at a time.
 UNIFORMS = 64
@@ -101,15 +105,19 @@ def decode_batch(
     settings: Sampling,
     eos_ids: Sequence[int],
     stop_check: StopCheck | None,
+    fused: FusedForward | None = None,
 ) -> list[Finished]:
     """Decode the rows together and return them in the same order. Call it without gradients."""
-    batch = Batch(forward, rows, settings, eos_ids, stop_check)
-    batch.run()
+    batch = _Batch(forward, rows, settings, eos_ids, stop_check)
+    if fused is None:
+        batch.run()
+    else:
+        batch.run_fused(fused)
     return batch.finished()
 
 
-class Batch:
-    """The rows of one batch and what they have produced; ``run`` decodes them."""
+class _Batch:
+    """The rows of one batch and what they have produced."""
 
     def __init__(
         self,
@@ -129,11 +137,14 @@ class Batch:
         self._length = np.full(len(rows), settings.max_new_tokens)
         self._store = _Store(len(rows), settings.max_new_tokens)
         self._uniforms = _Uniforms(rows, settings.seed, forward.device)
+        self._prompts = {row.question: row.request.prompt_ids for row in rows}
 
     def run(self) -> None:
         """Decode until every row has ended or is at its limit."""
         limit = self._settings.max_new_tokens
-        logits_RV = self._prefill()
+        share = _DROP_SHARE_STATIC if self._forward.static else _DROP_SHARE
+        logits_RV, question_R = self._prefill()
+        self._forward.select(question_R)
         uniform_RT = logits_RV[:, :0]
         start = 0
         while True:
@@ -146,10 +157,39 @@ class Batch:
             start += size
             if start == limit or self._done.all():
                 return
-            keep = self._drop_finished()
-            if keep is not None:
+            if self._done[self._alive].sum() >= share * len(self._alive):
+                keep = self._keep_running()
+                self._forward.select(keep)
                 uniform_RT, last_R = uniform_RT[keep], last_R[keep]
             logits_RV = self._forward.step(last_R)
+
+    def run_fused(self, fused: FusedForward) -> None:
+        """Do so with the fused kernels; rows are dropped where a smaller graph serves the rest."""
+        from dttrl.sampling.fused.decode_forward import BLOCK, padded_rows
+
+        limit = self._settings.max_new_tokens
+        logits_RV, question_R = self._prefill()
+        uniform_RT = self._uniforms.draw(self._alive)
+        token_RT, numbers_4RT = self._decode_block(logits_RV, uniform_RT, 1)
+        # The general path's cache stays one row a question; the fused one copies from it.
+        layers, lengths = self._forward.keys_and_values(), [len(prompt) for prompt in self._prompts.values()]
+        fused.begin(layers, lengths, question_R, token_RT[:, 0], limit, self._settings)
+        self._record(0, token_RT, numbers_4RT)
+        start = 1
+        with torch.autocast(self._forward.device.type, enabled=False):
+            while start < limit and not self._done.all():
+                rows = len(self._alive)
+                if padded_rows(rows - int(self._done[self._alive].sum())) != padded_rows(rows):
+                    keep = self._keep_running()
+                    fused.keep(keep)
+                    uniform_RT = uniform_RT[keep]
+                if start % UNIFORMS == 0:
+                    uniform_RT = self._uniforms.draw(self._alive)
+                # Blocks end where the uniform numbers do.
+                size = min(BLOCK - start % BLOCK, limit - start)
+                self._record(start, *fused.block(uniform_RT[:, start % UNIFORMS :], size))
+                start += size
+        fused.end()
 
     def finished(self) -> list[Finished]:
         """Return what each row produced, cut after its last token."""
@@ -163,17 +203,12 @@ class Batch:
             for row in range(len(self._rows))
         ]
 
-    def _prefill(self) -> Tensor:
-        """Prefill every question once and give each row the state of its question."""
-        prompts = {row.question: row.request.prompt_ids for row in self._rows}
-        place = {question: index for index, question in enumerate(prompts)}
-        logits_QV = self._forward.prefill(list(prompts.values()), self._settings.max_new_tokens)
+    def _prefill(self) -> tuple[Tensor, Tensor]:
+        """Prefill every question once; return each row's logits, and which question it continues."""
+        place = {question: index for index, question in enumerate(self._prompts)}
+        logits_QV = self._forward.prefill(list(self._prompts.values()), self._settings.max_new_tokens)
         question_R = torch.tensor([place[row.question] for row in self._rows], device=self._forward.device)
-        self._take_rows(question_R)
-        return logits_QV.index_select(0, question_R)
-
-    def _take_rows(self, question_R: Tensor) -> None:
-        self._forward.select(question_R)
+        return logits_QV.index_select(0, question_R), question_R
 
     def _decode_block(self, logits_RV: Tensor, uniform_RT: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Choose ``size`` tokens a row, feeding each but the last; return tokens and statistics."""
@@ -185,15 +220,10 @@ class Batch:
         for t in range(size):
             if t > 0:
                 logits_RV = self._forward.step(token_TR[t - 1])
+            out_4R = numbers_T4R[t] if settings.statistics else None
             # Under autocast even a dot product would come out in bfloat16.
             with torch.autocast(logits_RV.device.type, enabled=False):
-                if not settings.statistics:
-                    token_TR[t] = choose(logits_RV, None, uniform_RT[:, t], settings)
-                    continue
-                logprob_RV = torch.log_softmax(logits_RV, -1)
-                probability_RV = logprob_RV.exp()
-                token_TR[t] = choose(logits_RV, probability_RV, uniform_RT[:, t], settings)
-                token_statistics(logprob_RV, probability_RV, token_TR[t], settings.k, numbers_T4R[t])
+                token_TR[t] = choose_observed(logits_RV, uniform_RT[:, t], settings, out_4R)
         return token_TR.T, numbers_T4R.permute(1, 2, 0)
 
     def _record(self, start: int, token_RT: Tensor, numbers_4RT: Tensor) -> None:
@@ -215,13 +245,8 @@ class Batch:
         self._done[row] = True
         self._length[row] = length
 
-    def _drop_finished(self) -> Tensor | None:
-        """Drop the finished rows from the batch if they are enough; return the places kept, or None."""
+    def _keep_running(self) -> Tensor:
+        """Go on with the rows that have not finished; return their places among those that went on so far."""
         running = ~self._done[self._alive]
-        share = _DROP_SHARE_STATIC if self._forward.static else _DROP_SHARE
-        if (~running).sum() < share * len(running):
-            return None
-        keep = torch.from_numpy(np.flatnonzero(running)).to(self._forward.device)
         self._alive = self._alive[running]
-        self._forward.select(keep)
-        return keep
+        return torch.from_numpy(np.flatnonzero(running)).to(self._forward.device)

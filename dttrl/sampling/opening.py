@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from dttrl.errors import InputError
 from dttrl.questions import Question
 from dttrl.sampling.backends import auto_backend
-from dttrl.sampling.context import positions
-from dttrl.sampling.fingerprint import model_files
-from dttrl.sampling.opened import OpenedBackend
+from dttrl.sampling.base import OpenedBackend, positions
 from dttrl.sampling.prompts import prompt_encoder, prompt_metadata, transformers_metadata
 from dttrl.settings.choices import Auto, OpenAI, Vllm
 from dttrl.settings.commands import GenerateConfig
 from dttrl.settings.files import load_config
+
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
+_SETTINGS = (".json", ".jinja", ".model")  # configuration, chat template, tokenizer
 
 
 def open_backend(config: GenerateConfig, questions: Sequence[Question]) -> OpenedBackend:
@@ -93,3 +96,27 @@ def _openai(config: GenerateConfig, server: OpenAI, questions: Sequence[Question
     from dttrl.sampling.openai import open_openai
 
     return open_openai(config, server, questions)
+
+
+def model_files(name: str) -> str | None:
+    """Return a hash that tells a local model from the one that lay in its place before; None for a hub id.
+
+    Weights enter with size and modification time, since reading them takes as long as loading them;
+    configuration, chat template and tokenizer with their content.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS + _SETTINGS)
+    elif path.is_file():
+        files = [path]
+    else:
+        return None
+    total = hashlib.sha256()
+    for file in files:
+        if file.suffix in _SETTINGS:
+            state = hashlib.sha256(file.read_bytes()).hexdigest()
+        else:
+            status = file.stat()
+            state = f"{status.st_size} {status.st_mtime_ns}"
+        total.update(f"{file.name}\0{state}\n".encode(errors="surrogateescape"))
+    return total.hexdigest()[:16]

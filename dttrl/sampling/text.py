@@ -1,4 +1,4 @@
-"""From token ids to text, the character at which each token starts, and where a stop string ends a rollout.
+"""From token ids to a rollout: its text, where in it each token starts, and where a stop string ends it.
 
 With byte-level BPE a character may be spread over several tokens, so decoding tokens one by one gives
 replacement characters and wrong offsets. Where the tokenizer's decoder is a plain concatenation
@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import codecs
 import json
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dttrl.rollouts import FinishReason, Rollout
+
+_NOTHING = np.empty(0, dtype=np.float32)
 _WINDOW = 16
 _REPLACEMENT = "\ufffd"
 
@@ -110,6 +114,46 @@ class StopStrings:
 
     def _in(self, text: str) -> bool:
         return any(stop in text for stop in self._stops)
+
+
+def finished_rollout(
+    query_id: str,
+    sample_id: int,
+    token_ids: NDArray[np.int32],
+    statistics_ST: NDArray[np.float32],
+    finish_reason: FinishReason,
+    *,
+    decoder: TextDecoder,
+    eos_ids: Collection[int],
+    stops: StopStrings | None = None,
+    step: int | None = None,
+) -> Rollout:
+    """Return the rollout of ``token_ids``, which reach up to and with the end token.
+
+    Its text is without special tokens and without the stop string; the end token begins where the text ends.
+    The statistics are confidence, log-probability, entropy and, where it is known, self-certainty: four rows
+    or three.
+    """
+    ended = finish_reason == "stop" and len(token_ids) > 0 and int(token_ids[-1]) in eos_ids
+    text, offsets = decoder.decode(token_ids[:-1] if ended else token_ids)
+    if stops is not None:
+        text = stops.cut(text)
+    if ended:
+        offsets = np.append(offsets, np.int32(len(text)))
+    confidence, logprob, entropy, *known = statistics_ST
+    return Rollout(
+        query_id=query_id,
+        sample_id=sample_id,
+        text=text,
+        finish_reason=finish_reason,
+        token_ids=token_ids,
+        token_offset=np.minimum(offsets, np.int32(len(text))),
+        token_confidence=confidence,
+        token_logprob=logprob,
+        token_entropy=entropy,
+        token_self_certainty=known[0] if known else _NOTHING,
+        step=step,
+    )
 
 
 def _character_of_byte(data: bytes) -> NDArray[np.int64]:

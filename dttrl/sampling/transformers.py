@@ -10,17 +10,15 @@ import torch
 
 from dttrl.errors import InputError
 from dttrl.rollouts import Rollout
-from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.context import check_asked, check_room
+from dttrl.sampling.base import SampleRequest, check_asked, check_room, positions
 from dttrl.sampling.decoding import Finished, Row, decode_batch
-from dttrl.sampling.finishing import finished_rollout
 from dttrl.sampling.forward import Forward
-from dttrl.sampling.fused.architecture import take_apart, triton_installed
-from dttrl.sampling.text import StopStrings, TextDecoder
+from dttrl.sampling.fused.architecture import fusable
+from dttrl.sampling.text import StopStrings, TextDecoder, finished_rollout
 from dttrl.settings.sections import Sampling
 
 if TYPE_CHECKING:
-    from dttrl.sampling.fused.forward import FusedForward
+    from dttrl.sampling.fused.decode_forward import FusedForward
 
 
 class TransformersSampler:
@@ -53,8 +51,13 @@ class TransformersSampler:
         self._static = static if static is not None else model.device.type == "cuda"
         # Asked for plain or static steps, do those.
         wanted = fused if fused is not None else static is None and model.device.type == "cuda"
-        self._fused = open_fused(model, autocast_dtype) if wanted else None
-        if fused and self._fused is None:
+        architecture = fusable(model, autocast_dtype) if wanted else None
+        self._fused: FusedForward | None = None
+        if architecture is not None:
+            from dttrl.sampling.fused.decode_forward import FusedForward
+
+            self._fused = FusedForward(architecture)
+        elif fused:
             raise InputError(
                 "fused decoding needs Triton, bfloat16, and an unmodified model of the Llama, Mistral, Qwen2 "
                 "or Qwen3 family; leave it out"
@@ -66,7 +69,7 @@ class TransformersSampler:
         InputError, before anything is decoded, for an empty prompt, a request without samples, and a prompt
         that leaves no room for ``max_new_tokens``.
         """
-        _check(requests, settings, self._model.config.get_text_config())
+        _check(requests, settings, self._model.config)
         return self._sample(requests, settings)
 
     def _sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
@@ -82,7 +85,19 @@ class TransformersSampler:
                 if row.request.held:
                     continue
                 rollouts = waiting.setdefault(row.question, [])
-                rollouts.append(self._rollout(row, finished, stops))
+                rollouts.append(
+                    finished_rollout(
+                        row.request.query_id,
+                        row.sample_id,
+                        finished.token_ids,
+                        finished.statistics,
+                        finished.finish_reason,
+                        decoder=self._decoder,
+                        eos_ids=self._eos_ids,
+                        stops=stops,
+                        step=row.request.step,
+                    )
+                )
                 if len(rollouts) == len(row.request.sample_ids):
                     yield waiting.pop(row.question)
 
@@ -91,13 +106,9 @@ class TransformersSampler:
         # The contexts must not be open across a yield: the caller trains in between.
         with _evaluation_mode(self._model), torch.inference_mode(), self._autocast(forward.device):
             find = stops.find if stops else None
-            if self._fused is None:
-                return decode_batch(forward, rows, settings, self._eos_ids, find)
-            from dttrl.sampling.fused.batch import decode_fused
-
             # Triton launches on the current device, whatever device the tensors are on.
             with torch.cuda.device(forward.device if forward.device.type == "cuda" else -1):
-                return decode_fused(forward, self._fused, rows, settings, self._eos_ids, find)
+                return decode_batch(forward, rows, settings, self._eos_ids, find, self._fused)
 
     @contextlib.contextmanager
     def _autocast(self, device: torch.device) -> Iterator[None]:
@@ -108,32 +119,6 @@ class TransformersSampler:
             yield
         # Weights cast without gradients must not be found by a training step inside an outer autocast.
         torch.clear_autocast_cache()
-
-    def _rollout(self, row: Row, finished: Finished, stops: StopStrings | None) -> Rollout:
-        return finished_rollout(
-            row.request.query_id,
-            row.sample_id,
-            finished.token_ids,
-            finished.statistics,
-            finished.finish_reason,
-            decoder=self._decoder,
-            eos_ids=self._eos_ids,
-            stops=stops,
-            step=row.request.step,
-        )
-
-
-def open_fused(model: Any, autocast_dtype: torch.dtype | None) -> FusedForward | None:
-    """Return the fused kernels for a model, or None where they do not apply."""
-    arithmetic = autocast_dtype if autocast_dtype is not None else next(model.parameters()).dtype
-    if arithmetic != torch.bfloat16 or not triton_installed():
-        return None
-    architecture = take_apart(model)
-    if architecture is None:
-        return None
-    from dttrl.sampling.fused.forward import FusedForward
-
-    return FusedForward(architecture)
 
 
 def _batches(requests: Sequence[SampleRequest], batch_size: int) -> Iterator[list[Row]]:
@@ -162,8 +147,8 @@ def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _check(requests: Sequence[SampleRequest], settings: Sampling, config: Any) -> None:
-    positions = getattr(config, "max_position_embeddings", None)
-    vocabulary = getattr(config, "vocab_size", None)
+    context = positions(config)
+    vocabulary = getattr(config.get_text_config(), "vocab_size", None)
     for request in requests:
         check_asked(request)
         if (
@@ -174,5 +159,5 @@ def _check(requests: Sequence[SampleRequest], settings: Sampling, config: Any) -
                 f"question {request.query_id!r}: token id {max(request.prompt_ids)} is outside the model's "
                 f"vocabulary of {vocabulary}; the tokenizer does not belong to this model"
             )
-        if positions is not None:
-            check_room(request, settings, positions, f"the model's {positions} positions")
+        if context is not None:
+            check_room(request, settings, context, f"the model's {context} positions")

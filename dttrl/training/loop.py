@@ -31,7 +31,7 @@ from dttrl.training.checkpoint import (
 )
 from dttrl.training.evaluation import evaluation_summary, evaluation_table
 from dttrl.training.metrics import rollout_metrics, step_metrics
-from dttrl.training.observer import Observer, Silent
+from dttrl.training.observer import Observer
 from dttrl.training.policy import TrainingRow, UpdateStatistics
 from dttrl.training.run_folder import (
     LOCK,
@@ -57,7 +57,7 @@ def train(config: TrainConfig, *, observer: Observer | None = None, overwrite: b
     config, splits = prepare_run(config, overwrite=overwrite)
     bench = open_workbench(config, config.model.name, splits)
     create_run(config.keeping.run, dump_config(config), splits, overwrite=overwrite)
-    return _Run(config, bench, observer or Silent()).go()
+    return _Run(config, bench, observer or Observer()).go()
 
 
 def resume(
@@ -86,7 +86,7 @@ def resume(
             folder = checkpoint_path(run / "checkpoints", last)
             raise InputError(f"{error}; remove {folder} to go on from an earlier checkpoint") from None
         raise
-    return _Run(config, bench, observer or Silent()).go(checkpoint=last)
+    return _Run(config, bench, observer or Observer()).go(checkpoint=last)
 
 
 def settings_digest(config: TrainConfig) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dttrl.settings.commands import TrainConfig
 
 
-class Observer(Protocol):
-    """Called in the order of events; must not change what it is given."""
+class Observer:
+    """Called in the order of events; must not change what it is given. This one ignores everything."""
 
     def start(self, config: TrainConfig, run: Path) -> None:
         """Say that the run begins or goes on."""
@@ -26,22 +26,3 @@ class Observer(Protocol):
 
     def end(self, run: Path) -> None:
         """Say that the run is complete."""
-
-
-class Silent:
-    """An observer that ignores everything."""
-
-    def start(self, config: TrainConfig, run: Path) -> None:
-        """Ignore the start."""
-
-    def phase(self, name: str, done: int, total: int) -> None:
-        """Ignore the progress."""
-
-    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Ignore the step."""
-
-    def evaluation(self, step: int, split: str, summary: Mapping[str, Any]) -> None:
-        """Ignore the evaluation."""
-
-    def end(self, run: Path) -> None:
-        """Ignore the end."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from dttrl.errors import WorkError
 from dttrl.objective import grpo_loss, selected_log_probs
-from dttrl.sampling.fused.architecture import Architecture, take_apart, triton_installed
+from dttrl.sampling.fused.architecture import Architecture, fusable
 from dttrl.settings.sections import Update
-from dttrl.training.log_probs import selected_log_probs_chunked
+from dttrl.training.fused.log_probs import selected_log_probs_chunked
 from dttrl.training.micro_batches import MicroBatch, TrainingRow, pack
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Policy:
 
     ``temperature`` is that of the sampling, whose probabilities the update compares with.
 
-    ``fused`` says whether kernels of our own compute the log-probabilities; by default on CUDA with Triton,
-    in bfloat16, for the models they know.
+    ``fused`` says whether kernels of our own may compute the log-probabilities: on CUDA with Triton, in
+    bfloat16, for the models they know.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Policy:
         pad_id: int,
         reference: Any | None = None,
         autocast_dtype: torch.dtype | None = None,
-        fused: bool | None = None,
+        fused: bool = True,
     ) -> None:
         self.model = model.eval()
         self.reference = None if reference is None else reference.eval().requires_grad_(False)
@@ -70,7 +70,7 @@ class Policy:
         self._pad_id = pad_id
         self._architectures: dict[int, Architecture] = {}
         self._shadows: dict[int, Shadow] = {}
-        if fused is None or fused:
+        if fused and self.device.type == "cuda":
             self._take_apart()
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
@@ -160,7 +160,7 @@ class Policy:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if shadow is not None:
-            shadow.refresh()
+            shadow.weights.refresh()
         return sums.cpu().numpy(), norm
 
     def _frozen_log_probs(self, model: Any, batch: MicroBatch) -> Tensor:
@@ -171,7 +171,8 @@ class Policy:
         """Log-probabilities of the completion's tokens at the sampling temperature, float32 (N, T)."""
         if batch.state_M is not None:
             return self._fused_log_probs(model, batch)
-        with self._autocast():
+        cast = self.autocast_dtype
+        with torch.autocast(self.device.type, dtype=cast) if cast else contextlib.nullcontext():
             logits_NTV = model(
                 input_ids=batch.ids_NL,
                 attention_mask=batch.attention_NL,
@@ -182,7 +183,7 @@ class Policy:
         return selected_log_probs(logits_NTV, batch.token_NT, temperature=self.temperature)
 
     def _fused_log_probs(self, model: Any, batch: MicroBatch) -> Tensor:
-        from dttrl.training.fused.body import hidden_states
+        from dttrl.training.fused.update_forward import hidden_states
 
         shadow = self._shadow(model)
         # Triton launches on the current device, whatever device the tensors are on.
@@ -206,11 +207,8 @@ class Policy:
 
     def _take_apart(self) -> None:
         """Find the parts of the policy and its reference, if the kernels can compute both."""
-        arithmetic = self.autocast_dtype or next(self.model.parameters()).dtype
-        if self.device.type != "cuda" or arithmetic != torch.bfloat16 or not triton_installed():
-            return
         models = [model for model in (self.model, self.reference) if model is not None]
-        found = {id(model): take_apart(model) for model in models}
+        found = {id(model): fusable(model, self.autocast_dtype) for model in models}
         known = {key: part for key, part in found.items() if part is not None and not part.head_norm}
         if len(known) == len(models):
             self._architectures = known
@@ -223,11 +221,3 @@ class Policy:
             device=self.device,
             right=bool(self._architectures),
         )
-
-    @contextlib.contextmanager
-    def _autocast(self) -> Iterator[None]:
-        if self.autocast_dtype is None:
-            yield
-        else:
-            with torch.autocast(self.device.type, dtype=self.autocast_dtype):
-                yield

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -89,24 +89,26 @@ class RunFolder:
                 if not kept.num_rows:
                     path.unlink()
         self.flush()
-        self._rewind_metrics(step)
+        metrics = self.path / METRICS
+        if metrics.exists():
+            lines = [line for line in read_metrics(metrics) if line.get("step", step + 1) <= step]
+            replace_text(metrics, "".join(map(_json_line, lines)))
         for path in (self.path / "rollouts").glob("step-*.parquet"):
             if path.stem.removeprefix("step-").isdigit() and int(path.stem.removeprefix("step-")) > step:
                 path.unlink()
 
-    def _rewind_metrics(self, step: int) -> None:
-        path = self.path / METRICS
-        if not path.exists():
-            return
-        kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue  # the last line of a killed process may be cut; it is of a step to be repeated
-            if isinstance(record, dict) and record.get("step", step + 1) <= step:
-                kept.append(_json_line(record))
-        replace_text(path, "".join(kept))
+
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a ``metrics.jsonl``, none where there is no file."""
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # the last line of a killed process may be cut, and so may one that is being written
+        if isinstance(record, dict):
+            yield record
 
 
 def check_run(path: Path, *, overwrite: bool) -> None:

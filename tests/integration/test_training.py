@@ -25,7 +25,7 @@ from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import load_config
 from dttrl.tables import RolloutFiles, read_table
 from dttrl.training.loop import resume, train
-from dttrl.training.observer import Silent
+from dttrl.training.observer import Observer
 from tests.tiny import write_questions
 
 STEPS = 6
@@ -169,7 +169,7 @@ def test_questions_without_an_answer_are_not_learnt_from(tmp_path: Path, tiny_mo
     assert set(labels["label"].to_pylist()) == {None}
 
 
-class StopAt(Silent):
+class StopAt(Observer):
     """Interrupts a run in the middle of a step, as Ctrl-C would."""
 
     def __init__(self, step: int) -> None:
@@ -229,7 +229,7 @@ def test_a_run_resumes_without_its_question_file_and_from_anywhere(
 
 
 def test_two_processes_do_not_train_one_run(tmp_path: Path, tiny_model: Path) -> None:
-    class Meddler(Silent):
+    class Meddler(Observer):
         def step(self, step: int, metrics: Mapping[str, Any]) -> None:
             if step == 3:
                 with pytest.raises(InputError, match="another process is working on it"):

@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 from scipy.stats import entropy
 
 from dttrl.confidence import token_confidence
-from dttrl.sampling.statistics import token_statistics
+from dttrl.sampling.fused.statistics import token_statistics
 
 
 def computed(logits_BV: np.ndarray, token_B: np.ndarray, k: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dttrl.sampling.fingerprint import model_files
+from dttrl.sampling.opening import model_files
 
 
 def folder(path: Path) -> Path:

@@ -14,14 +14,14 @@ if find_spec("triton") is None:
 
 # isort: split
 from dttrl.sampling.choice import choose
-from dttrl.sampling.statistics import token_statistics
+from dttrl.sampling.fused.statistics import token_statistics
 from dttrl.settings.sections import Sampling
 from tests.triton_interpreter import DEVICE
 
 # isort: split
-from dttrl.sampling.fused.choice_kernels import Chooser
-from dttrl.sampling.fused.kernels import add_norm, attend, gate
-from dttrl.sampling.fused.logit_kernels import draw, observe
+from dttrl.sampling.fused.decode_kernels import add_norm, attend, gate
+from dttrl.sampling.fused.logit_kernels import choose_in_place, draw, observe
+from dttrl.sampling.fused.row_kernels import Summary
 
 
 def noise(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -107,7 +107,8 @@ def test_tokens_and_statistics_are_those_of_the_plain_path(
     position = torch.arange(rows, dtype=torch.int32, device=DEVICE)
     tokens_out = torch.full((4, rows), -7, device=DEVICE)
     numbers_out = torch.full((4, 4, rows), torch.nan, device=DEVICE)
-    Chooser(rows, size, DEVICE).choose(
+    choose_in_place(
+        Summary(rows, size, DEVICE),
         logits,
         uniform,
         torch.tensor([t], dtype=torch.int32, device=DEVICE),

@@ -21,7 +21,7 @@ from dttrl.settings.sections import Sampling
 from tests.triton_interpreter import DEVICE
 
 # isort: split
-from dttrl.sampling.fused import forward
+from dttrl.sampling.fused import decode_forward
 
 VOCABULARY = 40
 FIELDS = ("token_confidence", "token_logprob", "token_entropy", "token_self_certainty")
@@ -104,7 +104,7 @@ def test_other_settings(settings: dict[str, Any]) -> None:
 def test_rows_dropped_and_a_cache_that_grows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     if DEVICE.type != "cuda":
         pytest.skip("takes minutes without a CUDA device")
-    monkeypatch.setattr(forward, "_FIRST_ROOM", 8)
+    monkeypatch.setattr(decode_forward, "_FIRST_ROOM", 8)
     model = build()
     ours = sampled(model, True, samples=20, max_new_tokens=150)
     exact = sampled(model, False, samples=20, max_new_tokens=150)

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from dttrl.errors import InputError, OutputExistsError
+from dttrl.outputs import check_new_file
 from dttrl.questions import Question
 from dttrl.rng import derive
 from dttrl.rollouts import Rollout
 from dttrl.sampling import generation, parts
 from dttrl.sampling.base import Sampler, SampleRequest
-from dttrl.sampling.generation import check_output, generate_rollouts
+from dttrl.sampling.generation import generate_rollouts
 from dttrl.sampling.parts import parts_folder
 from dttrl.schemas import ROLLOUTS
 from dttrl.settings.commands import GenerateConfig
@@ -292,7 +293,7 @@ def test_an_output_that_is_no_regular_file_is_refused_before_anything_is_written
     before = sorted(tmp_path.rglob("*"))
     for output in (tmp_path / "folder", tmp_path / "pipe", Path("/dev/null"), Path(".")):
         with pytest.raises(InputError, match="is not a regular file") as caught:
-            check_output(output, overwrite=overwrite)
+            check_new_file(output, overwrite=overwrite)
         assert "overwrite" not in str(caught.value)
         with pytest.raises(InputError, match="is not a regular file"):
             make(output, FakeSampler(), overwrite=overwrite)

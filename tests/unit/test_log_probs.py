@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dttrl.objective import selected_log_probs
-from dttrl.training.log_probs import selected_log_probs_chunked
+from dttrl.training.fused.log_probs import selected_log_probs_chunked
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

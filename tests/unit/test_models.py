@@ -243,11 +243,14 @@ def write_gguf(path: Path, source: LlamaForCausalLM) -> None:
     writer.close()
 
 
-def test_a_gguf_file_is_converted_once_with_its_own_end_token_and_template(tmp_path: Path) -> None:
+def test_a_gguf_file_is_converted_once_with_its_own_end_token_and_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTTRL_CACHE", str(tmp_path / "cache"))
     source = model(vocab_size=260, eos_token_id=2)
     file = tmp_path / "tiny.gguf"
     write_gguf(file, source)
-    loaded = load(file, cache_dir=tmp_path / "cache")
+    loaded = load(file)
     assert loaded.source == "gguf"
     assert loaded.eos_ids == (2,)
     assert loaded.tokenizer.eos_token == "<|im_end|>"
@@ -261,29 +264,29 @@ def test_a_gguf_file_is_converted_once_with_its_own_end_token_and_template(tmp_p
     (converted,) = (tmp_path / "cache" / "models").iterdir()
     assert "quantization_config" not in json.loads((converted / "config.json").read_text())
     stamp = (converted / "config.json").stat().st_mtime_ns
-    load(file, cache_dir=tmp_path / "cache")
+    load(file)
     assert (converted / "config.json").stat().st_mtime_ns == stamp
     # A file that changed is another model.
     os.utime(file, ns=(1, 1))
-    load(file, cache_dir=tmp_path / "cache")
+    load(file)
     assert len(list((tmp_path / "cache" / "models").iterdir())) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 something else", b"GGUF\x03\x00\x00\x00 cut off"])
-def test_what_is_no_gguf_file_is_refused_and_leaves_nothing_behind(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_gguf_file_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setenv("DTTRL_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "bad.gguf"
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"bad\.gguf") as caught:
-        load(file, cache_dir=tmp_path / "cache")
+        load(file)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("cache/models/*"))
 
 
-def test_the_cache_is_the_argument_else_the_variable_else_the_home_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_cache_is_the_variable_else_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTTRL_CACHE", "/somewhere")
-    assert gguf.cache_folder(Path("/given")) == Path("/given")
     assert gguf.cache_folder() == Path("/somewhere")
     monkeypatch.delenv("DTTRL_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -11,10 +11,9 @@ import pytest
 from dttrl.errors import InputError, WorkError
 from dttrl.rollouts import Rollout
 from dttrl.sampling import openai_client
-from dttrl.sampling.base import SampleRequest
+from dttrl.sampling.base import OpenedBackend, SampleRequest
 from dttrl.sampling.generation import generate
 from dttrl.sampling.openai import open_openai
-from dttrl.sampling.opened import OpenedBackend
 from dttrl.sampling.opening import open_backend
 from dttrl.sampling.prompts import load_questions
 from dttrl.schemas import ROLLOUTS

@@ -174,11 +174,11 @@ def test_the_page_shows_the_table() -> None:
 
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     start = lines.index("| dttrl | OpenRLHF | paper |") + 2
-    wanted = [f"| {ours(row.ours)} | `{row.theirs}` | {row.paper} |" for row in TABLE]
+    wanted = [f"| {ours(flag.ours)} | `{flag.theirs}` | {flag.paper} |" for flag in TABLE]
     assert lines[start : start + len(wanted)] == wanted
     assert not lines[start + len(wanted)].startswith("|")
 
 
 def test_the_table_names_fields_that_there_are() -> None:
-    named = {name for row in TABLE if row.ours for name in row.ours.split(", ")}
+    named = {name for flag in TABLE if flag.ours for name in flag.ours.split(", ")}
     assert named <= set(settings_of(ScaleConfig))

@@ -15,7 +15,7 @@ import pytest
 from dttrl.errors import InputError, MissingDependencyError, WorkError
 from dttrl.training.openrlhf import launch
 from dttrl.training.openrlhf.controller import Controller
-from dttrl.training.openrlhf.dataset import question_id
+from dttrl.training.openrlhf.flags import question_id
 from dttrl.training.run_folder import METRICS
 from dttrl.training.setup import read_splits
 from tests.scale_run import drawn, make_run

@@ -17,11 +17,10 @@ from tests.triton_interpreter import DEVICE
 
 # isort: split
 from dttrl.sampling.fused.architecture import take_apart
-from dttrl.training import log_prob_kernels as kernels
-from dttrl.training.fused.body import hidden_states
-from dttrl.training.fused.functions import AddNorm, Gate, Rotate
+from dttrl.training.fused import update_kernels as kernels
+from dttrl.training.fused.log_probs import selected_log_probs_chunked
 from dttrl.training.fused.shadow import Shadow
-from dttrl.training.log_probs import selected_log_probs_chunked
+from dttrl.training.fused.update_forward import AddNorm, Gate, Rotate, hidden_states
 
 
 def noise(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 
 from dttrl.errors import DttrlError, InputError, MissingDependencyError, WorkError
 from dttrl.questions import Question
-from dttrl.sampling.context import fitting
+from dttrl.sampling.base import fitting
 from dttrl.sampling.opening import open_backend
 from dttrl.sampling.vllm_engine.failures import missing_hook, missing_vllm, start_failure
 from dttrl.sampling.vllm_engine.jobs import EngineSettings

@@ -8,9 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from dttrl.rng import derive
-from dttrl.sampling.statistics import token_statistics
+from dttrl.sampling.fused.statistics import observe, token_statistics
 from dttrl.sampling.vllm_engine.recorder import Recorder, tokens_of
-from dttrl.sampling.vllm_engine.rows import observe
 from dttrl.sampling.vllm_engine.uniforms import Uniforms
 
 VOCABULARY, K = 11, 3

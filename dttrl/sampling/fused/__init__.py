@@ -1,7 +1,6 @@
 """Decoding of Llama-family models with fused kernels, a fixed cache and one CUDA graph a batch size.
 
 Needs Triton and a CUDA device; ``dttrl.sampling.transformers`` takes it where it applies and the general path
-elsewhere. ``architecture`` says to which models it applies, ``kernels`` and ``choice_kernels`` (on
-``row_kernels``) hold the kernels, ``forward`` the model and its cache, ``batch`` the decoding of one batch.
-``logit_kernels`` serves other engines: it needs no more than their logits.
+elsewhere. ``architecture`` says to which models it applies, ``decode_kernels`` and ``logit_kernels`` (on
+``row_kernels``) hold the kernels, ``decode_forward`` the model and its cache.
 """

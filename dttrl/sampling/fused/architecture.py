@@ -53,6 +53,12 @@ def triton_installed() -> bool:
     )
 
 
+def fusable(model: Any, autocast_dtype: torch.dtype | None) -> Architecture | None:
+    """Return the parts of a model if the kernels can run and compute it: Triton, bfloat16, a known family."""
+    arithmetic = autocast_dtype or next(model.parameters()).dtype
+    return take_apart(model) if arithmetic == torch.bfloat16 and triton_installed() else None
+
+
 def take_apart(model: Any) -> Architecture | None:
     """Return the parts of a model that the kernels can compute; None for any other.
 

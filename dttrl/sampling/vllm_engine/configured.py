@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dttrl.errors import InputError
-from dttrl.sampling.context import positions
+from dttrl.sampling.base import positions
 from dttrl.sampling.vllm_engine.failures import missing_vllm
 from dttrl.sampling.vllm_engine.jobs import EngineSettings, Fleet
 from dttrl.sampling.vllm_engine.sampler import OneEngine, VllmSampler

@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 
 from dttrl.confidence import token_confidence, token_entropy
 from dttrl.errors import InputError, WorkError
-from dttrl.sampling.statistics import STATISTICS
+from dttrl.sampling.fused.statistics import STATISTICS
 from dttrl.sampling.vllm_engine.extension import STREAM
-from dttrl.sampling.vllm_engine.failures import missing_hook, missing_vllm, start_failure
-from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job, StatisticsMode
+from dttrl.sampling.vllm_engine.failures import line_of, missing_hook, missing_vllm, start_failure
+from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job
 from dttrl.sampling.vllm_engine.recorder import tokens_of
 from dttrl.settings.sections import Sampling
 
@@ -74,8 +73,9 @@ class VllmEngine:
                     name, {"prompt_token_ids": list(job.prompt_ids)}, self._parameters(job, settings)
                 )
             except ValueError as error:
-                line = " ".join(str(error).split())[:300]
-                raise InputError(f"question {job.stream.query!r}: vLLM refuses it: {line}") from error
+                raise InputError(
+                    f"question {job.stream.query!r}: vLLM refuses it: {line_of(error)}"
+                ) from error
             # The worker knows a request by the name that vLLM made unique.
             self._jobs[name] = (job.key, inner if isinstance(inner, str) else name)
 
@@ -85,7 +85,7 @@ class VllmEngine:
             try:
                 outputs = self._engine.step()
             except Exception as error:  # an engine that died says so in several ways
-                raise WorkError(f"vLLM's engine failed: {' '.join(str(error).split())[:300]}") from error
+                raise WorkError(f"vLLM's engine failed: {line_of(error)}") from error
             for output in outputs:
                 if output.finished:
                     self._end(output)
@@ -99,15 +99,6 @@ class VllmEngine:
         self._jobs, self._ended = {}, []
         if self._settings.statistics == "engine":
             self._rpc("dttrl_clear")
-
-    def use(self, statistics: StatisticsMode, *, seeded: bool = True) -> None:
-        """Take statistics from elsewhere from now on; no sample may be in hand."""
-        before = self._settings.statistics
-        self._settings = replace(self._settings, statistics=statistics, seeded=seeded)
-        if before != statistics == "engine":
-            self._install()
-        if before == "engine" != statistics:
-            self._rpc("dttrl_remove")
 
     def close(self) -> None:
         """Stop the engine and give its memory back."""
@@ -168,7 +159,7 @@ class VllmEngine:
         if self._settings.statistics == "engine":
             stream = job.stream
             options["extra_args"] = {STREAM: [stream.seed, stream.step, stream.query, stream.purpose]}
-        elif self._settings.seeded:
+        else:
             options["seed"] = _seed(job)
         return SamplingParams(
             temperature=settings.temperature,

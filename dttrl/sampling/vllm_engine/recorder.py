@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dttrl.sampling.statistics import STATISTICS
-from dttrl.sampling.vllm_engine.rows import observe
+from dttrl.sampling.fused.statistics import STATISTICS, observe
 
 BLOCK_ROWS = 2**15
 """Rows on the device before they are moved to the host (655 kB)."""
@@ -25,7 +24,7 @@ _NUMBERS = STATISTICS + 1
 
 
 @dataclass(slots=True)
-class _Step:
+class _Recorded:
     numbers_5R: Tensor
     ids: list[str]
     place_R: NDArray[np.int32]
@@ -33,22 +32,22 @@ class _Step:
 
 
 @dataclass(slots=True)
-class _Block:
+class _Moving:
     """Rows on their way to the host; they have arrived when ``event`` has happened (None: they have)."""
 
     numbers_5N: Tensor
-    steps: list[_Step]
+    steps: list[_Recorded]
     event: torch.cuda.Event | None
 
 
 class Recorder:
     """Statistics of sampled tokens by request id; ``k`` entries go into the confidence."""
 
-    def __init__(self, k: int, *, block_rows: int = BLOCK_ROWS, block_steps: int = BLOCK_STEPS) -> None:
-        self._k, self._block_rows, self._block_steps = k, block_rows, block_steps
-        self._steps: list[_Step] = []
+    def __init__(self, k: int, *, block_rows: int = BLOCK_ROWS) -> None:
+        self._k, self._block_rows = k, block_rows
+        self._steps: list[_Recorded] = []
         self._rows = 0
-        self._moving: list[_Block] = []
+        self._moving: list[_Moving] = []
         self._table: dict[str, NDArray[np.float32]] = {}
         self._taken: list[frozenset[str]] = [frozenset(), frozenset()]
 
@@ -68,9 +67,9 @@ class Recorder:
         numbers_5R = torch.empty((_NUMBERS, len(ids)), dtype=torch.float32, device=logits_RV.device)
         numbers_5R[STATISTICS].view(torch.int32).copy_(token_R)
         observe(logits_RV, token_R, self._k, numbers_5R[:STATISTICS])
-        self._steps.append(_Step(numbers_5R, ids, place_R, keep_R))
+        self._steps.append(_Recorded(numbers_5R, ids, place_R, keep_R))
         self._rows += len(ids)
-        if self._rows >= self._block_rows or len(self._steps) >= self._block_steps:
+        if self._rows >= self._block_rows or len(self._steps) >= BLOCK_STEPS:
             self._move()
             self._settle(keep=1)
 
@@ -104,7 +103,7 @@ class Recorder:
             event = torch.cuda.Event()
             event.record()
             numbers_5N = host_5N
-        self._moving.append(_Block(numbers_5N, self._steps, event))
+        self._moving.append(_Moving(numbers_5N, self._steps, event))
         self._steps, self._rows = [], 0
 
     def _settle(self, *, keep: int) -> None:
@@ -115,7 +114,7 @@ class Recorder:
                 block.event.synchronize()
             self._sort(block)
 
-    def _sort(self, block: _Block) -> None:
+    def _sort(self, block: _Moving) -> None:
         slots: dict[str, int] = {}
         # The same requests are decoded for many steps, and then in one list.
         slot_R: dict[int, NDArray[np.int32]] = {}

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from dttrl.errors import DttrlError, MissingDependencyError, WorkError
+from dttrl.sampling.vllm_engine.failures import line_of
 from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job
 from dttrl.settings.sections import Sampling
 
@@ -91,10 +92,10 @@ class Replicas:
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, DttrlError):
                 raise error.cause from None
-            raise WorkError(f"vLLM replica {number} failed: {_line(error.cause)}") from error
+            raise WorkError(f"vLLM replica {number} failed: {line_of(error.cause)}") from error
         except self._ray.exceptions.RayError as error:
             raise WorkError(
-                f"vLLM replica {number} died ({_line(error)}); in flight: {questions(jobs)}"
+                f"vLLM replica {number} died ({line_of(error)}); in flight: {questions(jobs)}"
             ) from error
 
 
@@ -140,7 +141,7 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
     except Exception as error:  # ConnectionError, ValueError or RuntimeError, by the kind of address
-        raise WorkError(f"--ray-address {address}: Ray cannot be reached: {_line(error)}") from error
+        raise WorkError(f"--ray-address {address}: Ray cannot be reached: {line_of(error)}") from error
 
 
 def _check_room(ray: Any, replicas: int, share: float) -> None:
@@ -150,7 +151,3 @@ def _check_room(ray: Any, replicas: int, share: float) -> None:
             f"--replicas {replicas} with --tensor-parallel {share:g} needs {replicas * share:g} GPUs; "
             f"Ray sees {have:g}"
         )
-
-
-def _line(error: BaseException) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from dttrl.rollouts import Rollout
-from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.context import check_asked, check_room
-from dttrl.sampling.finishing import finished_rollout
-from dttrl.sampling.text import StopStrings, TextDecoder
+from dttrl.sampling.base import SampleRequest, check_asked, check_room
+from dttrl.sampling.text import StopStrings, TextDecoder, finished_rollout
 from dttrl.sampling.vllm_engine.jobs import Done, Engine, Fleet, Job, Stream
 from dttrl.settings.sections import Sampling
 

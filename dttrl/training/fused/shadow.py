@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dttrl.sampling.fused.architecture import Architecture
 from dttrl.sampling.fused.weights import Weights, parameter_groups
-from dttrl.training.log_probs import wide_product
+from dttrl.training.fused.log_probs import wide_product
 
 
 class Shadow:
@@ -25,10 +25,6 @@ class Shadow:
         self.architecture = architecture
         self.weights = Weights(architecture)
         self._sums: dict[int, Tensor] = {}
-
-    def refresh(self) -> None:
-        """Take the parameters' present values."""
-        self.weights.refresh()
 
     def linear(self, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
         """Return the product with a matrix of ``weights``; its gradient goes to the sums."""

@@ -19,15 +19,14 @@ from dttrl.errors import InputError
 from dttrl.outputs import replacing
 from dttrl.questions import Question
 from dttrl.rollouts import Rollout
-from dttrl.sampling.finishing import finished_rollout
 from dttrl.sampling.models import TokenizerFiles, load_tokenizer
 from dttrl.sampling.prompts import prompt_encoder, prompt_metadata, settings_metadata
-from dttrl.sampling.text import TextDecoder
+from dttrl.sampling.text import TextDecoder, finished_rollout
 from dttrl.settings.commands import ScaleConfig, TrainConfig
 from dttrl.settings.files import load_config
 from dttrl.training.evaluation import evaluation_settings, evaluation_table
 from dttrl.training.metrics import rollout_metrics, step_metrics
-from dttrl.training.openrlhf.dataset import prompt_row, question_id
+from dttrl.training.openrlhf.flags import prompt_row, question_id
 from dttrl.training.run_folder import RunFolder, find_config, read_questions_of
 from dttrl.training.schedule import total_steps
 from dttrl.training.setup import run_metadata

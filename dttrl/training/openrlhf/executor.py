@@ -28,7 +28,7 @@ class AgentExecutor(AgentExecutorBase):
     ) -> dict[str, Any]:
         """Return OpenRLHF's response fields, with ids and statistics (4, T) under ``dttrl``.
 
-        ``label`` is the JSON that :func:`dttrl.training.openrlhf.dataset.prompt_row` wrote: the question's id
+        ``label`` is the JSON that :func:`dttrl.training.openrlhf.flags.prompt_row` wrote: the question's id
         and prompt ids, and k. The prompt is taken from there, so that it is the one of the in-process engine.
         """
         from dttrl.sampling.vllm_engine.engine import flat_statistics

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,27 +17,29 @@ import dttrl
 from dttrl.errors import InputError, MissingDependencyError, WorkError
 from dttrl.outputs import locked
 from dttrl.questions import Question
+from dttrl.sampling.backends import KNOWN
 from dttrl.sampling.prompts import prompt_encoder
 from dttrl.settings.commands import ScaleConfig, TrainConfig
 from dttrl.settings.files import dump_config, load_config, read_fields
 from dttrl.training.evaluation import evaluation_summary
-from dttrl.training.observer import Observer, Silent
+from dttrl.training.observer import Observer
 from dttrl.training.openrlhf.controller import open_tokenizer
-from dttrl.training.openrlhf.dataset import write_prompts
-from dttrl.training.openrlhf.flags import Places, openrlhf_flags
-from dttrl.training.openrlhf.versions import TESTED, openrlhf_version
+from dttrl.training.openrlhf.flags import Places, openrlhf_flags, write_prompts
 from dttrl.training.run_folder import (
     CONFIG,
     LOCK,
     METRICS,
     create_run,
     find_config,
+    read_metrics,
     read_questions_of,
     replace_text,
 )
 from dttrl.training.schedule import total_steps
 from dttrl.training.setup import prepare_run
 
+TESTED = str(KNOWN["openrlhf"][0])
+"""Series of OpenRLHF that was run; later ones rename flags and fields."""
 LOG = "openrlhf.log"
 _FOLDER, _EXTRA = "openrlhf", "extra.json"
 _EVALUATIONS = "evaluations.parquet"
@@ -63,7 +66,7 @@ def launch(
     folder = scale.keeping.run / _FOLDER
     folder.mkdir()
     replace_text(folder / _EXTRA, json.dumps(list(extra)) + "\n")
-    return _run(scale, plan, splits["train"], observer or Silent())
+    return _run(scale, plan, splits["train"], observer or Observer())
 
 
 def resume(run: Path, *, observer: Observer | None = None) -> Path:
@@ -74,7 +77,7 @@ def resume(run: Path, *, observer: Observer | None = None) -> Path:
     if last_step(run) >= total_steps(config.update, len(questions)) and (run / "model").is_dir():
         return run
     extra = [str(flag) for flag in json.loads((run / _FOLDER / _EXTRA).read_text(encoding="utf-8"))]
-    return _run(config, plan_run(config, extra, questions), questions, observer or Silent())
+    return _run(config, plan_run(config, extra, questions), questions, observer or Observer())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,14 @@ def check_openrlhf() -> str:
     return version
 
 
+def openrlhf_version() -> str:
+    """Return the installed version; where the package was copied and has no metadata, the tested series."""
+    try:
+        return importlib.metadata.version("openrlhf")
+    except importlib.metadata.PackageNotFoundError:
+        return f"{TESTED}.?"
+
+
 def engine_of(run: Path) -> str:
     """Return the engine of a run; ``local`` where the folder does not say."""
     path = run / CONFIG
@@ -132,7 +143,7 @@ def engine_of(run: Path) -> str:
 
 def last_step(run: Path) -> int:
     """Return the last step with metrics, 0 where there is none."""
-    return max((int(metrics["step"]) for metrics in _read_metrics(run / METRICS)), default=0)
+    return max((int(metrics["step"]) for metrics in read_metrics(run / METRICS)), default=0)
 
 
 def _run(config: ScaleConfig, plan: Plan, questions: Sequence[Question], observer: Observer) -> Path:
@@ -171,7 +182,7 @@ def _follow(process: subprocess.Popen[bytes], run: Path, observer: Observer, ste
     while True:
         ended = process.poll() is not None
         if _changed(run / METRICS, stamps):
-            for metrics in _read_metrics(run / METRICS):
+            for metrics in read_metrics(run / METRICS):
                 if int(metrics["step"]) > step:
                     step = int(metrics["step"])
                     observer.step(step, metrics)
@@ -214,16 +225,6 @@ def _evaluations(run: Path) -> dict[tuple[int, str], dict[str, float | int]]:
         for split in dict.fromkeys(rows["split"].to_pylist()):
             found[(step, split)] = evaluation_summary(rows.filter(pc.equal(rows["split"], split)))
     return found
-
-
-def _read_metrics(path: Path) -> Iterator[dict[str, float]]:
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:  # the last line while it is being written
-            return
 
 
 def _environment(config: ScaleConfig) -> dict[str, str]:

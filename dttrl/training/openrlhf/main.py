@@ -25,8 +25,8 @@ def main() -> None:
     import openrlhf.trainer.ppo_trainer as theirs
     import ray
 
+    from dttrl.training.openrlhf.launch import openrlhf_version
     from dttrl.training.openrlhf.trainer import trainer_for
-    from dttrl.training.openrlhf.versions import openrlhf_version
 
     theirs.PPOTrainer = trainer_for(run, f"openrlhf {openrlhf_version()}")
     # Workers on this and other machines need what this process was given.

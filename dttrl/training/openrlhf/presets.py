@@ -24,30 +24,23 @@ _SHARED: dict[str, object] = {
     "eval_temperature": 0.6,
     "eval_top_p": 0.95,
 }
-_TEMPERATE, _WARM = 0.6, 1.0
-_SHORT, _LONG = 3072, 32768
-_MODELS: dict[str, dict[str, object]] = {
-    "qwen2.5-7b": {"model": "Qwen/Qwen2.5-7B", "temperature": _TEMPERATE, "max_new_tokens": _SHORT},
-    "qwen2.5-math-7b": {"model": "Qwen/Qwen2.5-Math-7B", "temperature": _WARM, "max_new_tokens": _SHORT},
-    "qwen2.5-math-1.5b": {
-        "model": "Qwen/Qwen2.5-Math-1.5B",
-        "temperature": _WARM,
-        "max_new_tokens": _SHORT,
-    },
-    "llama-3.1-8b-instruct": {
-        "model": "meta-llama/Llama-3.1-8B-Instruct",
-        "temperature": _TEMPERATE,
-        "max_new_tokens": _SHORT,
-    },
-    "qwen3-8b": {"model": "Qwen/Qwen3-8B", "temperature": _WARM, "max_new_tokens": _LONG},
+_MODELS = {
+    "qwen2.5-7b": ("Qwen/Qwen2.5-7B", 0.6, 3072),
+    "qwen2.5-math-7b": ("Qwen/Qwen2.5-Math-7B", 1.0, 3072),
+    "qwen2.5-math-1.5b": ("Qwen/Qwen2.5-Math-1.5B", 1.0, 3072),
+    "llama-3.1-8b-instruct": ("meta-llama/Llama-3.1-8B-Instruct", 0.6, 3072),
+    "qwen3-8b": ("Qwen/Qwen3-8B", 1.0, 32768),
 }
+"""Hub id, temperature, and new tokens at most."""
 _EPISODES = {"aime2024": 80, "amc": 30, "math-500": 10}
 
 PRESETS: dict[str, dict[str, object]] = {
-    f"paper/{model}/{benchmark}": {**_SHARED, **own, "episodes": episodes}
-    for model, own in _MODELS.items()
+    f"paper/{short}/{benchmark}": {
+        **_SHARED, "model": model, "temperature": temperature, "max_new_tokens": length, "episodes": episodes
+    }
+    for short, (model, temperature, length) in _MODELS.items()
     for benchmark, episodes in _EPISODES.items()
-}
+}  # fmt: skip
 """Settings by preset name."""
 
 

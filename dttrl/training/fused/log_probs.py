@@ -75,7 +75,7 @@ def wide_product(a: Tensor, b: Tensor, kind: torch.dtype) -> Tensor:
 def _select(logits_CV: Tensor, token_C: Tensor, chosen_C: Tensor, log_sum_C: Tensor, inverse: float) -> None:
     """Write the log-probabilities of the tokens and the log-sum-exp of the scaled logits."""
     if logits_CV.is_cuda and triton_installed():
-        from dttrl.training.log_prob_kernels import select_forward
+        from dttrl.training.fused.update_kernels import select_forward
 
         size = logits_CV.shape[1]
         select_forward[(len(token_C),)](
@@ -92,7 +92,7 @@ def _unselect(
 ) -> Tensor:
     """Return the gradient with respect to the logits; it may take their memory."""
     if logits_CV.is_cuda and triton_installed():
-        from dttrl.training.log_prob_kernels import select_backward
+        from dttrl.training.fused.update_kernels import select_backward
 
         rows, size = logits_CV.shape
         select_backward[(rows, -(-size // 4096))](

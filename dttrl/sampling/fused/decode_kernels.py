@@ -5,8 +5,6 @@ The residual stream is float32, what goes into matrix products bfloat16, and all
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -14,35 +12,52 @@ from torch import Tensor
 
 
 @triton.jit
-def _add_norm(stream, delta, weight, out, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0).to(tl.int64) * width
+def norm(  # type: ignore[no-untyped-def]
+    stream, delta, weight, total, out, scales, width, eps,
+    ADD: tl.constexpr, SCALES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Total = stream + delta; out = total * scale * weight; one row a program."""
+    row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, BLOCK)
     inside = place < width
-    h = tl.load(stream + row + place, mask=inside, other=0.0)
+    h = tl.load(stream + row * width + place, mask=inside, other=0.0)
     if ADD:
-        h += tl.load(delta + row + place, mask=inside, other=0.0).to(tl.float32)
-        tl.store(stream + row + place, h, mask=inside)
+        h += tl.load(delta + row * width + place, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total + row * width + place, h, mask=inside)
     scale = tl.rsqrt(tl.sum(h * h, 0) / width + eps)
+    if SCALES:
+        tl.store(scales + row, scale)
     w = tl.load(weight + place, mask=inside, other=0.0)
-    tl.store(out + row + place, (h * scale * w).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * width + place, (h * scale * w).to(out.dtype.element_ty), mask=inside)
 
 
-def add_norm(stream_RH: Tensor, delta_RH: Tensor | None, weight_H: Tensor, eps: float) -> Tensor:
-    """Add ``delta_RH`` to the float32 stream in place; return its RMS norm times the weight, bfloat16."""
+def add_norm(
+    stream_RH: Tensor,
+    delta_RH: Tensor | None,
+    weight_H: Tensor,
+    eps: float,
+    *,
+    total_RH: Tensor | None = None,
+    scale_R: Tensor | None = None,
+) -> Tensor:
+    """Add ``delta_RH`` to the float32 stream; return its RMS norm times the weight, bfloat16.
+
+    The sum goes to ``total_RH`` (default: in place), and what a row was divided by, inverted, to ``scale_R``.
+    """
     rows, width = stream_RH.shape
     out_RH = torch.empty(rows, width, dtype=torch.bfloat16, device=stream_RH.device)
-    _add_norm[(rows,)](
-        stream_RH,
-        stream_RH if delta_RH is None else delta_RH,
-        weight_H,
-        out_RH,
-        width,
-        eps,
-        ADD=delta_RH is not None,
-        BLOCK=triton.next_power_of_2(width),
-        num_warps=4 if width <= 2048 else 8,
-    )
+    norm[(rows,)](
+        stream_RH, stream_RH if delta_RH is None else delta_RH, weight_H,
+        stream_RH if total_RH is None else total_RH, out_RH, stream_RH if scale_R is None else scale_R,
+        width, eps, ADD=delta_RH is not None, SCALES=scale_R is not None,
+        BLOCK=triton.next_power_of_2(width), num_warps=warps(width),
+    )  # fmt: skip
     return out_RH
+
+
+def warps(width: int) -> int:
+    """Return how many warps share a row."""
+    return 4 if width <= 2048 else 8
 
 
 @triton.jit
@@ -65,26 +80,10 @@ def gate(both_RG: Tensor) -> Tensor:
 
 @triton.jit
 def _attend(  # type: ignore[no-untyped-def]
-    qkv,
-    keys,
-    values,
-    out,
-    slot,
-    position,
-    cos,
-    sin,
-    q_weight,
-    k_weight,
-    eps,
-    scale,
-    capacity,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    MEMBERS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    NORM: tl.constexpr,
-):
+    qkv, keys, values, out, slot, position, cos, sin, q_weight, k_weight, eps, scale, capacity,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, MEMBERS: tl.constexpr,
+    BLOCK: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
     HALF: tl.constexpr = WIDTH // 2
     GROUP: tl.constexpr = HEADS // KV_HEADS
     row = tl.program_id(0).to(tl.int64)
@@ -167,32 +166,10 @@ def attend(
     out = torch.empty(rows, heads * width, dtype=torch.bfloat16, device=qkv_RW.device)
     q_weight, k_weight = head_norm if head_norm is not None else (rotary[0], rotary[0])
     _attend[(rows, kv_heads)](
-        qkv_RW,
-        cache_2SKCD[0],
-        cache_2SKCD[1],
-        out,
-        slot_R,
-        position_R,
-        *rotary,
-        q_weight,
-        k_weight,
-        eps,
+        qkv_RW, cache_2SKCD[0], cache_2SKCD[1], out, slot_R, position_R, *rotary, q_weight, k_weight, eps,
         # Powers of two are cheaper than powers of e.
-        width**-0.5 * 1.4426950408889634,
-        capacity,
-        HEADS=heads,
-        KV_HEADS=kv_heads,
-        WIDTH=width,
-        MEMBERS=max(16, triton.next_power_of_2(heads // kv_heads)),
-        BLOCK=64 if width <= 128 else 32,
-        NORM=head_norm is not None,
-        num_warps=4,
-        num_stages=3 if width <= 64 else 2,
-    )
+        width**-0.5 * 1.4426950408889634, capacity, HEADS=heads, KV_HEADS=kv_heads, WIDTH=width,
+        MEMBERS=max(16, triton.next_power_of_2(heads // kv_heads)), BLOCK=64 if width <= 128 else 32,
+        NORM=head_norm is not None, num_warps=4, num_stages=3 if width <= 64 else 2,
+    )  # fmt: skip
     return out
-
-
-def next_power_of_2(number: int) -> int:
-    """Return the smallest power of two that is not below ``number``."""
-    result: Any = triton.next_power_of_2(number)
-    return int(result)

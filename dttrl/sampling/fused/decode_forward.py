@@ -7,18 +7,17 @@ few sizes, each recorded once; the rows added point to a spare slot.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dttrl.sampling.choice import choose
 from dttrl.sampling.fused.architecture import Architecture
-from dttrl.sampling.fused.choice_kernels import Chooser
-from dttrl.sampling.fused.kernels import add_norm, attend, gate
+from dttrl.sampling.fused.decode_kernels import add_norm, attend, gate
+from dttrl.sampling.fused.logit_kernels import choose_in_place
+from dttrl.sampling.fused.row_kernels import Summary
+from dttrl.sampling.fused.statistics import STATISTICS, choose_observed
 from dttrl.sampling.fused.weights import Weights
-from dttrl.sampling.statistics import STATISTICS, token_statistics
 from dttrl.settings.sections import Sampling
 
 # Tokens decoded between two looks of the host.
@@ -41,21 +40,21 @@ def fits_choice(settings: Sampling) -> bool:
     return settings.temperature == 0 or (settings.top_k == 0 and settings.top_p == 1)
 
 
-@dataclass(slots=True)
 class _Buffers:
     """What a graph of one batch size reads and writes."""
 
-    token_R: Tensor
-    position_R: Tensor
-    slot_R: Tensor
-    uniform_TR: Tensor
-    tokens_TR: Tensor
-    numbers_T4R: Tensor
-    step: Tensor
-    chooser: Chooser
-    logits_RV: Tensor | None = None
-    graph: torch.cuda.CUDAGraph | None = None
-    warm: bool = False
+    def __init__(self, rows: int, vocabulary: int, device: torch.device) -> None:
+        self.token_R = torch.zeros(rows, dtype=torch.long, device=device)
+        self.position_R = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.slot_R = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.uniform_TR = torch.zeros(BLOCK, rows, device=device)
+        self.tokens_TR = torch.zeros(BLOCK, rows, dtype=torch.long, device=device)
+        self.numbers_T4R = torch.zeros(BLOCK, STATISTICS, rows, device=device)
+        self.step = torch.zeros(1, dtype=torch.int32, device=device)
+        self.summary = Summary(rows, vocabulary, device)
+        self.logits_RV: Tensor | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warm = False
 
 
 class FusedForward:
@@ -122,9 +121,10 @@ class FusedForward:
             self._grow(size)
         rows = len(self._token_R)
         padded = padded_rows(rows)
-        buffers = self._buffers.get(padded)
-        if buffers is None:
-            buffers = self._buffers[padded] = self._new_buffers(padded)
+        if padded not in self._buffers:
+            vocabulary = self._architecture.head.weight.shape[0]
+            self._buffers[padded] = _Buffers(padded, vocabulary, self.device)
+        buffers = self._buffers[padded]
         buffers.token_R[:rows], buffers.position_R[:rows] = self._token_R, self._position_R
         buffers.slot_R[:rows] = self._slot_R
         buffers.token_R[rows:] = 0
@@ -158,45 +158,33 @@ class FusedForward:
         self._key = None
 
     def _allocate(self, slots: int, capacity: int) -> None:
-        part = self._architecture
-        self._buffers.clear()
-        self._slots, self._capacity = slots, -(-capacity // 64) * 64
-        self._rotary = part.rotary_table(self._capacity, self.device)
-        shape = (2, slots, part.kv_heads, self._capacity, part.width)
+        self._resize(slots, capacity)
         self._cache = []
-        # Not zeros: the kernel never looks beyond a row's length.
-        self._cache = [torch.empty(shape, dtype=torch.bfloat16, device=self.device) for _ in part.layers]
+        self._cache = [self._new_layer() for _ in self._architecture.layers]
 
     def _grow(self, size: int) -> None:
         """Twice the capacity, one layer at a time; only running rows come along."""
         need = self._longest + self._fed + size
         old, kept, filled = self._cache, self._slot_R.long(), self._longest + self._fed
-        capacity = max(need, min(self._most, 2 * self._capacity))
-        self._slots, self._capacity = padded_rows(len(kept)) + 1, -(-capacity // 64) * 64
         self._cache = []
-        self._buffers.clear()
-        self._rotary = self._architecture.rotary_table(self._capacity, self.device)
+        self._resize(padded_rows(len(kept)) + 1, max(need, min(self._most, 2 * self._capacity)))
         while old:
-            layer = old.pop(0)
-            shape = (2, self._slots, layer.shape[2], self._capacity, layer.shape[4])
-            new = torch.empty(shape, dtype=layer.dtype, device=self.device)
+            layer, new = old.pop(0), self._new_layer()
             for side in range(2):
                 new[side, : len(kept), :, :filled] = layer[side, :, :, :filled].index_select(0, kept)
             self._cache.append(new)
         self._slot_R = torch.arange(len(kept), dtype=torch.int32, device=self.device)
 
-    def _new_buffers(self, rows: int) -> _Buffers:
-        device = self.device
-        return _Buffers(
-            token_R=torch.zeros(rows, dtype=torch.long, device=device),
-            position_R=torch.zeros(rows, dtype=torch.int32, device=device),
-            slot_R=torch.zeros(rows, dtype=torch.int32, device=device),
-            uniform_TR=torch.zeros(BLOCK, rows, device=device),
-            tokens_TR=torch.zeros(BLOCK, rows, dtype=torch.long, device=device),
-            numbers_T4R=torch.zeros(BLOCK, STATISTICS, rows, device=device),
-            step=torch.zeros(1, dtype=torch.int32, device=device),
-            chooser=Chooser(rows, self._architecture.head.weight.shape[0], device),
-        )
+    def _resize(self, slots: int, capacity: int) -> None:
+        self._buffers.clear()
+        self._slots, self._capacity = slots, -(-capacity // 64) * 64
+        self._rotary = self._architecture.rotary_table(self._capacity, self.device)
+
+    def _new_layer(self) -> Tensor:
+        part = self._architecture
+        shape = (2, self._slots, part.kv_heads, self._capacity, part.width)
+        # Not zeros: the kernel never looks beyond a row's length.
+        return torch.empty(shape, dtype=torch.bfloat16, device=self.device)
 
     def _run(self, buffers: _Buffers) -> None:
         """One step: as usual the first time, to warm everything up; recorded and replayed from then on."""
@@ -226,7 +214,8 @@ class FusedForward:
         logits_RV = F.linear(add_norm(stream_RH, delta_RH, weights.norm, part.eps), weights.head)
         buffers.logits_RV = logits_RV
         if fits_choice(self._settings):
-            buffers.chooser.choose(
+            choose_in_place(
+                buffers.summary,
                 logits_RV,
                 buffers.uniform_TR,
                 buffers.step,
@@ -243,13 +232,7 @@ class FusedForward:
 
     def _choose_generally(self, buffers: _Buffers, t: int) -> None:
         assert buffers.logits_RV is not None
-        settings, logits_RV = self._settings, buffers.logits_RV.float()
-        if settings.statistics:
-            logprob_RV = torch.log_softmax(logits_RV, -1)
-            probability_RV = logprob_RV.exp()
-            token_R = choose(logits_RV, probability_RV, buffers.uniform_TR[t], settings)
-            token_statistics(logprob_RV, probability_RV, token_R, settings.k, buffers.numbers_T4R[t])
-        else:
-            token_R = choose(logits_RV, None, buffers.uniform_TR[t], settings)
+        out_4R = buffers.numbers_T4R[t] if self._settings.statistics else None
+        token_R = choose_observed(buffers.logits_RV.float(), buffers.uniform_TR[t], self._settings, out_4R)
         buffers.token_R.copy_(token_R)
         buffers.tokens_TR[t] = token_R

@@ -14,7 +14,7 @@ _ADAM = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Needs:
     """Bytes on one GPU, and counts over the whole run.
 
     Activations, the logits of a micro-batch and the libraries' own buffers come on top of the bytes.
@@ -39,7 +39,7 @@ class Estimate:
         return self.weights + self.gradients + self.adam + self.reference
 
 
-def estimate(config: ScaleConfig, parameters: int, questions: int, answered: int) -> Estimate:
+def needs(config: ScaleConfig, parameters: int, questions: int, answered: int) -> Needs:
     """Return what a run of a model with ``parameters`` on ``questions`` needs.
 
     ZeRO divides over all GPUs the Adam states from stage 1, the gradients from stage 2, and the weights of
@@ -54,7 +54,7 @@ def estimate(config: ScaleConfig, parameters: int, questions: int, answered: int
     evaluations = 2 if not config.evaluation.every else 1 + -(-steps // config.evaluation.every)
     evaluated = evaluations * answered * config.evaluation.samples
     rollouts = steps * batch * config.signal.votes
-    return Estimate(
+    return Needs(
         parameters=parameters,
         weights=weights,
         gradients=parameters * _HALF / (gpus if stage >= 2 else 1),

@@ -1,4 +1,4 @@
-"""Triton kernels of a training pass: forward and backward of norm, rotary embedding and gate."""
+"""Triton kernels of a training pass: norm, rotary embedding, gate and log-probabilities, both ways."""
 
 from __future__ import annotations
 
@@ -7,40 +7,11 @@ import triton.language as tl
 
 
 @triton.jit
-def norm_forward(  # type: ignore[no-untyped-def]
-    stream, delta, weight, total, out, scales, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Total = stream + delta; out = total * scale * weight; one row a program."""
-    row = tl.program_id(0).to(tl.int64)
-    place = tl.arange(0, BLOCK)
-    inside = place < width
-    h = tl.load(stream + row * width + place, mask=inside, other=0.0)
-    if ADD:
-        h += tl.load(delta + row * width + place, mask=inside, other=0.0).to(tl.float32)
-        tl.store(total + row * width + place, h, mask=inside)
-    scale = tl.rsqrt(tl.sum(h * h, 0) / width + eps)
-    tl.store(scales + row, scale)
-    w = tl.load(weight + place, mask=inside, other=0.0)
-    tl.store(out + row * width + place, (h * scale * w).to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def norm_backward(  # type: ignore[no-untyped-def]
-    total,
-    weight,
-    scales,
-    grad_out,
-    grad_total,
-    grad_stream,
-    grad_delta,
-    grad_weight,
-    rows,
-    width,
-    ADD: tl.constexpr,
-    CARRIED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Gradients of ``norm_forward``; a program takes every n-th row and leaves its share of the weight's."""
+    total, weight, scales, grad_out, grad_total, grad_stream, grad_delta, grad_weight, rows, width,
+    ADD: tl.constexpr, CARRIED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of ``norm``; a program takes every n-th row and leaves its share of the weight's."""
     first = tl.program_id(0)
     place = tl.arange(0, BLOCK)
     inside = place < width
@@ -64,22 +35,9 @@ def norm_backward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def rotate(  # type: ignore[no-untyped-def]
-    queries,
-    keys,
-    values,
-    query_stride,
-    key_stride,
-    value_stride,
-    out,
-    cos,
-    sin,
-    length,
-    sign,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-    PADDED: tl.constexpr,
-):
+    queries, keys, values, query_stride, key_stride, value_stride, out, cos, sin, length, sign,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
     """Write queries and keys turned by their positions, and values, side by side; one token a program.
 
     ``sign`` -1 turns back, which is the backward pass.
@@ -126,3 +84,42 @@ def gate_backward(both, grad_out, grad_both, width, BLOCK: tl.constexpr):  # typ
     kind = grad_both.dtype.element_ty
     tl.store(grad_both + at, (g * up * share * (1 + gate * (1 - share))).to(kind), mask=inside)
     tl.store(grad_both + at + width, (g * gate * share).to(kind), mask=inside)
+
+
+@triton.jit
+def select_forward(  # type: ignore[no-untyped-def]
+    logits, token, chosen, log_sum, size, inverse_temperature, BLOCK: tl.constexpr
+):
+    """Log-probability of one token a row and the row's log-sum-exp, in one pass over the logits."""
+    row = tl.program_id(0).to(tl.int64)
+    top = tl.full([BLOCK], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, size, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        x = tl.load(logits + row * size + place, mask=place < size, other=float("-inf")).to(tl.float32)
+        x *= inverse_temperature
+        new_top = tl.maximum(top, x)
+        base = tl.where(new_top == float("-inf"), 0.0, new_top)
+        total = total * tl.exp(top - base) + tl.exp(x - base)
+        top = new_top
+    highest = tl.max(top, 0)
+    result = highest + tl.log(tl.sum(total * tl.exp(top - highest), 0))
+    x = tl.load(logits + row * size + tl.load(token + row)).to(tl.float32) * inverse_temperature
+    tl.store(log_sum + row, result)
+    tl.store(chosen + row, x - result)
+
+
+@triton.jit
+def select_backward(  # type: ignore[no-untyped-def]
+    logits, token, log_sum, grad, size, inverse_temperature, BLOCK: tl.constexpr
+):
+    """Replace the logits by the gradient of ``select_forward`` with respect to them."""
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    at = logits + row * size + place
+    x = tl.load(at, mask=inside, other=0.0).to(tl.float32) * inverse_temperature
+    own = tl.where(place == tl.load(token + row), 1.0, 0.0)
+    g = tl.load(grad + row) * inverse_temperature
+    result = g * (own - tl.exp(x - tl.load(log_sum + row)))
+    tl.store(at, result.to(logits.dtype.element_ty), mask=inside)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dttrl.settings.commands import ScaleConfig
-from dttrl.training.openrlhf.estimate import count_parameters, estimate
+from dttrl.training.openrlhf.needs import count_parameters, needs
 from tests.tiny import write_model
 
 
@@ -21,7 +21,7 @@ def config_of(**changes: object) -> ScaleConfig:
     [(0, 1600, 1600, 9600), (1, 1600, 1600, 1200), (2, 1600, 200, 1200), (3, 200, 200, 1200)],
 )
 def test_zero_divides_memory_over_all_gpus(stage: int, weights: int, gradients: int, adam: int) -> None:
-    found = estimate(config_of(zero_stage=stage, tensor_parallel=2), 800, 30, 30)
+    found = needs(config_of(zero_stage=stage, tensor_parallel=2), 800, 30, 30)
     assert (found.weights, found.gradients, found.adam) == (weights, gradients, adam)
     assert found.reference == weights
     assert found.training == 2 * weights + gradients + adam
@@ -30,12 +30,12 @@ def test_zero_divides_memory_over_all_gpus(stage: int, weights: int, gradients: 
 
 
 def test_without_a_beta_there_is_no_reference() -> None:
-    assert estimate(config_of(beta=0), 800, 30, 30).reference == 0
+    assert needs(config_of(beta=0), 800, 30, 30).reference == 0
 
 
 def test_rollouts_and_tokens() -> None:
     config = config_of(episodes=2, eval_every=4, max_new_tokens=10)
-    found = estimate(config, 800, questions=30, answered=35)
+    found = needs(config, 800, questions=30, answered=35)
     assert found.steps == 6  # two passes of three full batches of eight
     assert found.rollouts == 6 * 8 * 64
     assert found.trained == 6 * 8 * 32
@@ -44,11 +44,11 @@ def test_rollouts_and_tokens() -> None:
 
 
 def test_evaluations_only_before_and_after() -> None:
-    assert estimate(config_of(steps=50, eval_every=0), 800, 30, 30).evaluation_rollouts == 2 * 30 * 16
+    assert needs(config_of(steps=50, eval_every=0), 800, 30, 30).evaluation_rollouts == 2 * 30 * 16
 
 
 def test_fewer_questions_than_a_batch() -> None:
-    assert estimate(config_of(steps=1), 800, questions=3, answered=0).rollouts == 3 * 64
+    assert needs(config_of(steps=1), 800, questions=3, answered=0).rollouts == 3 * 64
 
 
 def test_parameters_are_counted_without_the_weights(tmp_path: Path) -> None:
