@@ -22,10 +22,11 @@ from dttrl.confidence import positive_weights
 from dttrl.errors import InputError
 from dttrl.history import History
 from dttrl.mixture import Mixture, fit_mixture
+from dttrl.rollout_files import RolloutFiles
 from dttrl.schemas import VOTES
 from dttrl.scored import FloatArray, Scored
 from dttrl.scored_files import Classes, column_floats, read_scored
-from dttrl.tables import RolloutFiles, TableWriter
+from dttrl.tables import TableWriter
 from dttrl.vote_summary import MethodSummary, VoteSummary, count_votes, find_disagreements
 from dttrl.voting.distrivoting import FALLBACKS, DistriVote
 from dttrl.voting.election import Vote

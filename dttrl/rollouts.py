@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from dttrl.errors import InputError
 from dttrl.questions import Question
-from dttrl.tables import ROLLOUTS, table_from_columns
+from dttrl.schemas import ROLLOUTS
+from dttrl.tables import table_from_columns
 
 FinishReason = Literal["stop", "length", "abort"]
 

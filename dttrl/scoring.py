@@ -21,11 +21,12 @@ from dttrl.answers.extraction import Extraction
 from dttrl.answers.grading import Grader
 from dttrl.answers.kinds import AUTO
 from dttrl.confidence import LAST_STEP, MEASURED_COLUMNS, Measure, Region, trajectory_confidence
+from dttrl.rollout_files import RolloutFiles
 from dttrl.rollouts import Rollout, table_to_rollouts
 from dttrl.schemas import ROLLOUTS
 from dttrl.scored import Scored
 from dttrl.scored_files import golds_of, sources_of
-from dttrl.tables import RolloutFiles, TableWriter
+from dttrl.tables import TableWriter
 
 SCORE_COLUMNS = ("answer", "answer_source", "answer_class", "confidence")
 MAX_EXAMPLES = 5

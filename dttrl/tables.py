@@ -3,7 +3,7 @@
 A table is written to a temporary file beside the target, flushed to the disk, and moved over the target in
 one step: a killed process leaves the temporary file (the next writer removes it) and never half a table.
 Nothing but a regular file is overwritten, and only if asked. Row groups are cut by bytes (Parquet readers
-fail on a nested column over 2 GiB in one group). The schemas and the streaming reader are re-exported here.
+fail on a nested column over 2 GiB in one group).
 """
 
 from __future__ import annotations
@@ -20,15 +20,7 @@ import pyarrow.parquet as pq
 
 from dttrl.errors import DttrlError, InputError, WorkError
 from dttrl.outputs import check_target, replacing
-from dttrl.rollout_files import COMPATIBLE_METADATA, RolloutFiles, RolloutGroup
 from dttrl.schemas import (
-    EVALUATIONS,
-    FORMAT_VERSION,
-    HISTORY,
-    LABELS,
-    ROLLOUTS,
-    STAGES,
-    VOTES,
     TableSchema,
 )
 from dttrl.validation import (
@@ -41,26 +33,6 @@ from dttrl.validation import (
     one_line,
     open_parquet,
 )
-
-__all__ = [
-    "COMPATIBLE_METADATA",
-    "EVALUATIONS",
-    "FORMAT_VERSION",
-    "HISTORY",
-    "LABELS",
-    "ROLLOUTS",
-    "STAGES",
-    "VOTES",
-    "RolloutFiles",
-    "RolloutGroup",
-    "TableSchema",
-    "TableWriter",
-    "read_metadata",
-    "read_table",
-    "sanitize",
-    "table_from_columns",
-    "write_table",
-]
 
 ROW_GROUP_BYTES = 32 * 2**20
 

@@ -13,10 +13,10 @@ from dttrl.analysis.frames import frame
 from dttrl.analysis.runs import expand_runs, is_run, read_scores
 from dttrl.answers.grading import Grader
 from dttrl.errors import InputError
+from dttrl.rollout_files import RolloutFiles
 from dttrl.scored import Scored
 from dttrl.scored_files import read_scored
 from dttrl.scoring import stored_kind
-from dttrl.tables import RolloutFiles
 from dttrl.voting.majority import majority as majority_vote
 
 

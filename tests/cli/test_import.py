@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dttrl.interop.formats import FORMATS
-from dttrl.tables import ROLLOUTS, VOTES, read_metadata, read_table
+from dttrl.schemas import ROLLOUTS, VOTES
+from dttrl.tables import read_metadata, read_table
 from dttrl_cli.app import main
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "interop"

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from dttrl.rollout_files import RolloutFiles
 from dttrl.schemas import LABELS
 from dttrl.settings.commands import GenerateConfig, TrainConfig
 from dttrl.settings.files import load_config
-from dttrl.tables import RolloutFiles, read_table
+from dttrl.tables import read_table
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,7 @@ from dttrl.errors import DttrlError
 from dttrl.interop.fields import ReadOptions
 from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import import_files
-from dttrl.tables import RolloutFiles
+from dttrl.rollout_files import RolloutFiles
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "interop"
 FILES = {

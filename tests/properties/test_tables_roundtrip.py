@@ -17,18 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dttrl.questions import Question, read_questions
+from dttrl.rollout_files import RolloutFiles
 from dttrl.rollouts import Rollout, rollouts_to_table, table_to_rollouts
-from dttrl.tables import (
-    ROLLOUTS,
-    STAGES,
-    RolloutFiles,
-    TableSchema,
-    TableWriter,
-    read_table,
-    sanitize,
-    table_from_columns,
-    write_table,
-)
+from dttrl.schemas import ROLLOUTS, STAGES, TableSchema
+from dttrl.tables import TableWriter, read_table, sanitize, table_from_columns, write_table
 
 SETTINGS = settings(deadline=None, max_examples=60)
 

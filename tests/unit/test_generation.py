@@ -15,6 +15,7 @@ from dttrl.errors import InputError, OutputExistsError
 from dttrl.outputs import check_new_file
 from dttrl.questions import Question
 from dttrl.rng import derive
+from dttrl.rollout_files import RolloutFiles
 from dttrl.rollouts import Rollout
 from dttrl.sampling import generation, parts
 from dttrl.sampling.base import Sampler, SampleRequest
@@ -23,7 +24,7 @@ from dttrl.sampling.parts import parts_folder
 from dttrl.schemas import ROLLOUTS
 from dttrl.settings.commands import GenerateConfig
 from dttrl.settings.sections import Sampling
-from dttrl.tables import RolloutFiles, read_metadata, read_table
+from dttrl.tables import read_metadata, read_table
 from tests.tiny import write_questions
 
 QUESTIONS = [Question(f"q{i}", f"What is {i}?", answer=str(i), source="test") for i in (2, 0, 1)]

@@ -17,7 +17,9 @@ from dttrl.interop.fields import ReadOptions, question_key
 from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import ImportSummary, import_files
 from dttrl.questions import Question
-from dttrl.tables import ROLLOUTS, RolloutFiles, read_metadata, read_table
+from dttrl.rollout_files import RolloutFiles
+from dttrl.schemas import ROLLOUTS
+from dttrl.tables import read_metadata, read_table
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "interop"
 U, V = "<|user|>What is 1+1?<|assistant|>", "<|user|>What is 2+3?<|assistant|>"

@@ -20,7 +20,8 @@ from dttrl.interop.fields import ReadOptions
 from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import ImportSummary, import_files
 from dttrl.interop.pickles import NotPlainData, lines, load_plain
-from dttrl.tables import ROLLOUTS, read_metadata, read_table
+from dttrl.schemas import ROLLOUTS
+from dttrl.tables import read_metadata, read_table
 
 
 def trace(text: str, answer: str | None, confs: Any, **extra: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dttrl.interop.fields import Findings, Place, ReadOptions, Record
 from dttrl.interop.formats import Format
 from dttrl.interop.importing import import_files
 from dttrl.interop.spill import Spill
-from dttrl.tables import RolloutFiles
+from dttrl.rollout_files import RolloutFiles
 
 PATH = Path("theirs")
 KEYS = st.lists(

@@ -10,7 +10,8 @@ from dttrl import sorting
 from dttrl.errors import InputError
 from dttrl.sampling import parts as module
 from dttrl.sampling.parts import joined
-from dttrl.tables import ROLLOUTS, TableWriter, table_from_columns
+from dttrl.schemas import ROLLOUTS
+from dttrl.tables import TableWriter, table_from_columns
 
 SCHEMA = ROLLOUTS.select(["step", "query_id", "sample_id", "text"])
 

@@ -10,7 +10,9 @@ import pytest
 
 from dttrl import rollout_files
 from dttrl.errors import InputError
-from dttrl.tables import COMPATIBLE_METADATA, ROLLOUTS, RolloutFiles, TableWriter, table_from_columns
+from dttrl.rollout_files import COMPATIBLE_METADATA, RolloutFiles
+from dttrl.schemas import ROLLOUTS
+from dttrl.tables import TableWriter, table_from_columns
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 

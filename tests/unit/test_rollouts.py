@@ -10,8 +10,10 @@ import pytest
 
 from dttrl.errors import InputError
 from dttrl.questions import Question
+from dttrl.rollout_files import RolloutFiles
 from dttrl.rollouts import Rollout, rollouts_to_table, table_to_rollouts
-from dttrl.tables import ROLLOUTS, RolloutFiles, write_table
+from dttrl.schemas import ROLLOUTS
+from dttrl.tables import write_table
 
 QUESTIONS = {
     "a": Question("a", "1 + 1?", "2", "sums"),

@@ -14,12 +14,13 @@ from dttrl.answers.grading import Grader
 from dttrl.confidence import Region
 from dttrl.errors import InputError, OutputExistsError
 from dttrl.questions import Question
+from dttrl.rollout_files import RolloutFiles
 from dttrl.rollouts import Rollout, rollouts_to_table
 from dttrl.schemas import ROLLOUTS
 from dttrl.scored import Scored
 from dttrl.scored_files import read_scored
 from dttrl.scoring import score_files, score_rollouts
-from dttrl.tables import RolloutFiles, read_metadata, read_table, write_table
+from dttrl.tables import read_metadata, read_table, write_table
 
 QUESTIONS = {
     "a": Question("a", "What is 1/2?", answer="1/2"),

@@ -13,22 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dttrl.errors import InputError, OutputExistsError, WorkError
-from dttrl.tables import (
-    EVALUATIONS,
-    FORMAT_VERSION,
-    HISTORY,
-    LABELS,
-    ROLLOUTS,
-    STAGES,
-    VOTES,
-    RolloutFiles,
-    TableWriter,
-    read_metadata,
-    read_table,
-    sanitize,
-    table_from_columns,
-    write_table,
-)
+from dttrl.rollout_files import RolloutFiles
+from dttrl.schemas import EVALUATIONS, FORMAT_VERSION, HISTORY, LABELS, ROLLOUTS, STAGES, VOTES
+from dttrl.tables import TableWriter, read_metadata, read_table, sanitize, table_from_columns, write_table
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
@@ -214,7 +201,7 @@ def test_a_killed_process_leaves_no_half_table_and_the_next_writer_tidies_up(tmp
     path = tmp_path / "h.parquet"
     code = (
         "import os, signal, sys, pathlib; sys.path[:0] = sys.argv[2:]\n"
-        "from dttrl.tables import HISTORY, TableWriter, table_from_columns\n"
+        "from dttrl.schemas import HISTORY\nfrom dttrl.tables import TableWriter, table_from_columns\n"
         "table = table_from_columns(dict(step=[0], query_id=['q'], sample_id=[0], confidence=[1.0],"
         " midpoint=[1.0]), HISTORY.fields)\n"
         "path = pathlib.Path(sys.argv[1])\n"

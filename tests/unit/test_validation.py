@@ -9,16 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dttrl.errors import InputError
-from dttrl.tables import (
-    HISTORY,
-    LABELS,
-    ROLLOUTS,
-    RolloutFiles,
-    read_metadata,
-    read_table,
-    table_from_columns,
-    write_table,
-)
+from dttrl.rollout_files import RolloutFiles
+from dttrl.schemas import HISTORY, LABELS, ROLLOUTS
+from dttrl.tables import read_metadata, read_table, table_from_columns, write_table
 
 
 def history(n: int = 4) -> pa.Table:

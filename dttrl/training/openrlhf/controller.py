@@ -37,7 +37,7 @@ Response = Mapping[str, Any]
 """What the executor returned for one rollout."""
 
 
-class Trained(NamedTuple):
+class TrainedRollout(NamedTuple):
     """One rollout to train on: its place among the step's responses, its reward and weighted advantage."""
 
     place: int
@@ -94,7 +94,7 @@ class Controller:
             except (OSError, ValueError, KeyError) as error:
                 raise InputError(f"{path}: the confidence history cannot be read ({error})") from None
 
-    def label(self, step: int, labels: Sequence[str], responses: Sequence[Response]) -> list[Trained]:
+    def label(self, step: int, labels: Sequence[str], responses: Sequence[Response]) -> list[TrainedRollout]:
         """Vote, reward, select and weigh the rollouts of a step, and write them down.
 
         ``labels[i]`` is the dataset's label of response i; those of one question are neighbours, in sample
@@ -129,7 +129,7 @@ class Controller:
             "seconds_write": time.perf_counter() - labelled_at,
         }
         return [
-            Trained(places[g], float(signal.reward_BG[b, g]), float(signal.advantage_BM[b, m]))
+            TrainedRollout(places[g], float(signal.reward_BG[b, g]), float(signal.advantage_BM[b, m]))
             for b, places in enumerate(groups.values())
             for m, g in enumerate(signal.trained_BM[b])
         ]
