@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 NEEDS = {
-    "triton": ("dttrl/sampling/fused", "dttrl/training/fused"),
+    "triton": ("dttrl/kernels",),
     "openrlhf": ("dttrl/training/openrlhf/executor.py", "dttrl/training/openrlhf/trainer.py"),
 }
 

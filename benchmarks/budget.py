@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.analysis.budget import BUDGETS, Benchmark, budget_table, draws
-from dttrl.mixture import START_QUANTILES
-from dttrl.scored import Scored
+from dttrl.method.mixture import START_QUANTILES
+from dttrl.method.scored import Scored
 
 SIZES = {"hmmt2025": 30, "gpqa-d": 198, "aime2024": 30, "aime2025": 30, "brumo2025": 100}
 N_SAMPLES, REPEATS = 320, 64
@@ -128,7 +128,7 @@ def fit_default(data: NDArray[np.float64]) -> Any:
 
 
 def fit_same(data: NDArray[np.float64]) -> Any:
-    """The likeliest of the five starts whose components are alive, as ``dttrl.mixture`` chooses."""
+    """The likeliest of the five starts whose components are alive, as ``dttrl.method.mixture`` chooses."""
     from sklearn.mixture import GaussianMixture
 
     scaled = (data - data.mean()) / data.std()
@@ -243,7 +243,7 @@ def main() -> None:
 
 
 def _ours(method: str, one: Scored, order: NDArray[np.int64]) -> int:
-    from dttrl.voting.registry import parse_method
+    from dttrl.method.voting.registry import parse_method
 
     vote = parse_method(method).vote(one.class_RN[:, order], one.confidence_RN[:, order])
     return int(vote.vote.winner_R[0])

@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dttrl.history import History
-from dttrl.methods import Signal
-from dttrl.mixture import fit_mixture
-from dttrl.partition import assign_positive
+from dttrl.method.history import History
+from dttrl.method.methods import Signal
+from dttrl.method.mixture import fit_mixture
+from dttrl.method.partition import assign_positive
+from dttrl.method.scored import Scored
+from dttrl.method.training_signal import training_signal
+from dttrl.method.voting.distrivoting import distrivoting
 from dttrl.rng import derive
-from dttrl.scored import Scored
-from dttrl.training_signal import training_signal
-from dttrl.voting.distrivoting import distrivoting
 
 QUESTIONS, ROLLOUTS = 8, 64
 

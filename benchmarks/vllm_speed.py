@@ -38,8 +38,8 @@ from typing import Any
 
 import numpy as np
 
-from dttrl.sampling.vllm_engine.engine import VllmEngine, row_statistics
-from dttrl.sampling.vllm_engine.jobs import EngineSettings, Job, Stream
+from dttrl.sampling.vllm.engine import VllmEngine, row_statistics
+from dttrl.sampling.vllm.jobs import EngineSettings, Job, Stream
 from dttrl.settings.sections import Sampling
 
 PROMPT = 32
@@ -283,7 +283,7 @@ def measure(
 
 def scaling(arguments: argparse.Namespace) -> dict[str, object]:
     """N engines on N times the work, all of them Ray actors, for several N."""
-    from dttrl.sampling.vllm_engine.replicas import Replicas
+    from dttrl.sampling.vllm.replicas import Replicas
 
     on_gpu = on_gpus()
     vocabulary = vocabulary_of(arguments)
@@ -320,7 +320,7 @@ def long_question(arguments: argparse.Namespace) -> dict[str, object]:
     """N rollouts of T tokens of one question through the sampler, as ``dttrl generate`` draws them."""
     from dttrl.sampling.base import SampleRequest
     from dttrl.sampling.models import load_tokenizer
-    from dttrl.sampling.vllm_engine.sampler import OneEngine, VllmSampler
+    from dttrl.sampling.vllm.sampler import OneEngine, VllmSampler
 
     samples, tokens = map(int, arguments.long.split("x"))
     arguments.max_num_seqs = min(arguments.max_num_seqs, samples)
@@ -363,7 +363,7 @@ def setting(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def on_gpus() -> bool:
-    from dttrl.sampling.vllm_engine.engine import quiet_environment
+    from dttrl.sampling.vllm.engine import quiet_environment
 
     quiet_environment()
     from vllm.platforms import current_platform

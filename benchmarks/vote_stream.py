@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dttrl.schemas import ROLLOUTS
-from dttrl.tables import TableWriter
+from dttrl.data.schemas import ROLLOUTS
+from dttrl.data.tables import TableWriter
 
 N = 64
 COLUMNS = ["step", "query_id", "sample_id", "gold", "answer", "answer_class", "confidence"]
@@ -71,7 +71,7 @@ def read(path: Path) -> dict[str, float]:
 
 def vote(path: Path, methods: list[str]) -> dict[str, float]:
     from dttrl.answers.grading import Grader
-    from dttrl.offline import vote_files
+    from dttrl.scoring.vote import vote_files
 
     spent = 0.0
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dttrl.scored import Scored
+from dttrl.method.scored import Scored
 
 NO_GOLD = -2
 """Gold class of a question without a gold answer; -1 is one that no rollout gave."""

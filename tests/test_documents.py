@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dttrl.interop.formats import FORMATS
-from dttrl.methods import METHODS
-from dttrl.voting.registry import METHODS as VOTING
+from dttrl.method.methods import METHODS
+from dttrl.method.voting.registry import METHODS as VOTING
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(

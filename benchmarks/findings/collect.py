@@ -24,8 +24,8 @@ import yaml
 
 import plan as plans
 from dttrl.analysis.runs import pack_runs
-from dttrl.schemas import EVALUATIONS, HISTORY
-from dttrl.tables import read_metadata, read_table, write_table
+from dttrl.data.schemas import EVALUATIONS, HISTORY
+from dttrl.data.tables import read_metadata, read_table, write_table
 
 METRICS = (
     "step", "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "ground_truth_ratio",

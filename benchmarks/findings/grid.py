@@ -315,8 +315,8 @@ def slim_rollouts(run: Path, target: Path) -> None:
     """Copy a run's rollouts without texts and token values: what labels and shifts are computed from."""
     import pyarrow as pa
 
-    from dttrl.schemas import ROLLOUTS
-    from dttrl.tables import read_metadata, write_table
+    from dttrl.data.schemas import ROLLOUTS
+    from dttrl.data.tables import read_metadata, write_table
 
     for path in sorted((run / "rollouts").glob("*.parquet")):
         import pyarrow.parquet as pq

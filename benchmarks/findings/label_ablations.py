@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from dttrl.analysis.accuracy import clustered_bootstrap
 from dttrl.answers.grading import Grader
+from dttrl.data.rollout_files import RolloutFiles
 from dttrl.rng import derive
-from dttrl.rollout_files import RolloutFiles
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import load_config
 from dttrl.training.replay import Trained, run_steps, written_labels

@@ -136,8 +136,8 @@ def confidence(
 
     from dttrl.analysis import confidence_quality
     from dttrl.analysis.grouping import group_folders, title
-    from dttrl.confidence import Measure
     from dttrl.errors import InputError
+    from dttrl.method.confidence import Measure
 
     unknown = [name for name in measure or () if name not in get_args(Measure)]
     if unknown:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from dttrl.methods import OLDER
+from dttrl.method.methods import OLDER
 from dttrl.section import flag
 from dttrl.settings.commands import CommandSettings, Setting, settings_of
 

@@ -39,7 +39,7 @@ def generate(
     Finished questions go into OUTPUT.parts about every 30 seconds and on Ctrl-C or SIGTERM;
     a killed process loses those that finished since.
     """
-    from dttrl.outputs import check_new_file
+    from dttrl.data.outputs import check_new_file
     from dttrl.sampling.generation import generate as sample
     from dttrl.sampling.parts import parts_folder
 

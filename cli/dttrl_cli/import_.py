@@ -77,11 +77,11 @@ def import_(
     if list_formats:
         _list(console)
         return
+    from dttrl.data.questions import read_questions
     from dttrl.errors import InputError
     from dttrl.interop.fields import ReadOptions
     from dttrl.interop.formats import format_named
     from dttrl.interop.importing import import_files
-    from dttrl.questions import read_questions
 
     if format_ is None or not sources or output is None:
         raise InputError("import needs a format, at least one file and --output FILE (or --list)")

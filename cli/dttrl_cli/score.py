@@ -18,7 +18,7 @@ from dttrl_cli.foreign import accepts_foreign
 if TYPE_CHECKING:
     from dttrl.answers.explanation import Explanation
     from dttrl.answers.grading import Grader
-    from dttrl.scoring import ScoreSummary
+    from dttrl.scoring.score import ScoreSummary
 
 EXAMPLES = (
     "dttrl score rollouts.parquet -o scored.parquet --region last-step",
@@ -37,9 +37,9 @@ RULES = {
 def explain_question(output: Path, query: str, grader: Grader) -> list[Explanation]:
     """Explain the answers of one scored question; refuse a question that isn't there."""
     from dttrl.answers.explanation import explain_classes
+    from dttrl.data.rollout_files import RolloutFiles
     from dttrl.errors import InputError
-    from dttrl.rollout_files import RolloutFiles
-    from dttrl.scored_files import read_scored
+    from dttrl.scoring.files import read_scored
 
     for scored in read_scored(RolloutFiles([output]), grader=grader):
         if query in scored.query_id:
@@ -98,10 +98,10 @@ def score(
 ) -> None:
     """Find the final answer of every rollout, group equal answers, and measure the confidence."""
     from dttrl.answers.grading import Grader
-    from dttrl.confidence import Region
+    from dttrl.data.rollout_files import RolloutFiles
     from dttrl.errors import InputError
-    from dttrl.rollout_files import RolloutFiles
-    from dttrl.scoring import score_files
+    from dttrl.method.confidence import Region
+    from dttrl.scoring.score import score_files
 
     if output.suffix.lower() != ".parquet":
         raise InputError(f"--output {output}: rollouts are written as Parquet only; name it *.parquet")
@@ -131,7 +131,7 @@ def score(
 def notes(summary: ScoreSummary) -> list[str]:
     """Return the notes of the scoring, and what to look at where next to no answer was found."""
     from dttrl.analysis.run_summary import NO_ANSWERS
-    from dttrl.scoring import NO_ANSWER
+    from dttrl.scoring.score import NO_ANSWER
 
     without = summary.sources[NO_ANSWER] / summary.rollouts if summary.rollouts else 0.0
     if without <= NO_ANSWERS:

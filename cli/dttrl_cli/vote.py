@@ -14,8 +14,8 @@ from dttrl_cli.console import Console, interval, number
 from dttrl_cli.foreign import accepts_foreign
 
 if TYPE_CHECKING:
+    from dttrl.scoring.summary import MethodSummary, VoteSummary
     from dttrl.training.replay import Replayed
-    from dttrl.vote_summary import MethodSummary, VoteSummary
 
 
 class ClassesOption(StrEnum):
@@ -114,10 +114,10 @@ def _elect(
 ) -> tuple[VoteSummary, Replayed | None]:
     """Replay a run, or vote on files."""
     from dttrl.answers.grading import Grader
+    from dttrl.data.rollout_files import RolloutFiles
     from dttrl.errors import InputError
-    from dttrl.offline import has_confidence, vote_files
-    from dttrl.rollout_files import RolloutFiles
-    from dttrl.scoring import stored_kind
+    from dttrl.scoring.score import stored_kind
+    from dttrl.scoring.vote import has_confidence, vote_files
     from dttrl.training.replay import is_run, replay_run
 
     if not files:
@@ -142,7 +142,7 @@ def _elect(
 
 
 def _list(console: Console) -> None:
-    from dttrl.voting.registry import METHODS
+    from dttrl.method.voting.registry import METHODS
 
     rows = [
         [

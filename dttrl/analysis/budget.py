@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from dttrl.analysis.accuracy import Estimate
 from dttrl.analysis.frames import frame
 from dttrl.answers.grading import Grader
+from dttrl.data.rollout_files import RolloutFiles
 from dttrl.errors import InputError
-from dttrl.offline import expand, has_confidence, vote_weights
+from dttrl.method.scored import NO_ROWS, BoolArray, FloatArray, Scored
+from dttrl.method.voting.registry import METHODS, ParsedMethod, parse_method
 from dttrl.rng import derive
-from dttrl.rollout_files import RolloutFiles
-from dttrl.scored import NO_ROWS, BoolArray, FloatArray, Scored
-from dttrl.scored_files import Classes, read_scored
-from dttrl.scoring import stored_kind
-from dttrl.voting.registry import METHODS, ParsedMethod, parse_method
+from dttrl.scoring.files import Classes, read_scored
+from dttrl.scoring.score import stored_kind
+from dttrl.scoring.vote import expand, has_confidence, vote_weights
 
 BUDGETS = (8, 16, 32, 64, 128, 256)
 """Budgets of the paper's table."""

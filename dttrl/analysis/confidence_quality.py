@@ -20,11 +20,11 @@ from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
 from dttrl.analysis.runs import rollout_files, scored_steps
 from dttrl.answers.extraction import extract
-from dttrl.confidence import Measure, Region, trajectory_confidence
+from dttrl.data.rollouts import table_to_rollouts
 from dttrl.errors import InputError
-from dttrl.rollouts import table_to_rollouts
-from dttrl.scored import Scored
-from dttrl.separation import auroc
+from dttrl.method.confidence import Measure, Region, trajectory_confidence
+from dttrl.method.scored import Scored
+from dttrl.method.separation import auroc
 
 MEASURES: tuple[Measure, ...] = ("topk", "logprob", "perplexity", "entropy")
 REGIONS = ("last-step", "all")

@@ -26,8 +26,8 @@ from dttrl.analysis.grouping import title as group_title
 from dttrl.analysis.label_quality import LabelQuality
 from dttrl.analysis.majority_ratio import TITLES, known_measures
 from dttrl.analysis.shift import ShiftCurve
+from dttrl.data.outputs import check_new_file, replacing
 from dttrl.errors import InputError
-from dttrl.outputs import check_new_file, replacing
 
 SUFFIXES = (".svg", ".png", ".pdf")
 

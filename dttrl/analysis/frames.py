@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 
 from dttrl.analysis.accuracy import Estimate
+from dttrl.data.outputs import check_new_file, replacing
 from dttrl.errors import InputError
-from dttrl.outputs import check_new_file, replacing
 
 SUFFIXES = (".csv", ".parquet")
 

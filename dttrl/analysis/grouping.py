@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dttrl.analysis.runs import expand_runs, read_config, read_records
-from dttrl.schemas import EVALUATIONS
+from dttrl.data.schemas import EVALUATIONS
 
 INCIDENTAL = frozenset({
     "seed", "run", "device", "threads", "batch_size", "checkpoint_every", "keep_tokens", "keep_rollouts",

@@ -25,13 +25,13 @@ from dttrl.analysis.grouping import RunGroup
 from dttrl.analysis.runs import read_metrics, read_records, scored_steps
 from dttrl.answers.equivalence import Verdict
 from dttrl.answers.grading import Grader
+from dttrl.data.schemas import LABELS
 from dttrl.errors import InputError
-from dttrl.mixture import Mixture
-from dttrl.partition import assign_positive, centred
-from dttrl.schemas import LABELS
-from dttrl.scored import Scored
-from dttrl.scored_files import column_floats
-from dttrl.voting.registry import parse_method
+from dttrl.method.mixture import Mixture
+from dttrl.method.partition import assign_positive, centred
+from dttrl.method.scored import Scored
+from dttrl.method.voting.registry import parse_method
+from dttrl.scoring.files import column_floats
 
 METRICS = (
     "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "auroc", "auroc_within",

@@ -21,8 +21,8 @@ import pyarrow as pa
 from dttrl.analysis.accuracy import avg_at_n, known_mean, maj_at_n
 from dttrl.analysis.grouping import telling_labels
 from dttrl.analysis.runs import expand_runs, read_config, read_metrics, read_records, read_scores
+from dttrl.data.schemas import LABELS
 from dttrl.errors import InputError
-from dttrl.schemas import LABELS
 
 TITLES = {
     "majority_ratio": "majority ratio",

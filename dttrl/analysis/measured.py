@@ -12,12 +12,12 @@ from dttrl.analysis.accuracy import UNKNOWN, Accuracy, QuestionScore, summarize_
 from dttrl.analysis.frames import frame
 from dttrl.analysis.runs import expand_runs, is_run, read_scores
 from dttrl.answers.grading import Grader
+from dttrl.data.rollout_files import RolloutFiles
 from dttrl.errors import InputError
-from dttrl.rollout_files import RolloutFiles
-from dttrl.scored import Scored
-from dttrl.scored_files import read_scored
-from dttrl.scoring import stored_kind
-from dttrl.voting.majority import majority as majority_vote
+from dttrl.method.scored import Scored
+from dttrl.method.voting.majority import majority as majority_vote
+from dttrl.scoring.files import read_scored
+from dttrl.scoring.score import stored_kind
 
 
 def measure_paths(

@@ -21,8 +21,8 @@ from dttrl.analysis.majority_ratio import majority_ratios
 from dttrl.analysis.report_questions import question_tables
 from dttrl.analysis.run_summary import RunSummary, SplitChange, summarize_run
 from dttrl.analysis.runs import read_records
-from dttrl.outputs import replacing
-from dttrl.schemas import LABELS
+from dttrl.data.outputs import replacing
+from dttrl.data.schemas import LABELS
 
 REPORT, FIGURE = "report.html", "accuracy_majority"
 CURVE_NAMES = ("majority_ratio", "label_accuracy", "diversity_weight", "reward_accuracy", "no_answer_rate")

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from dttrl.analysis.accuracy import QuestionScore
 from dttrl.analysis.runs import read_scores
+from dttrl.data.questions import read_questions
 from dttrl.errors import InputError
-from dttrl.questions import read_questions
 
 QuestionTable = tuple[str, list[str], list[list[str]]]
 """Split, header and rows; the cells are plain text."""

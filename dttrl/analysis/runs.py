@@ -21,15 +21,15 @@ import yaml
 
 from dttrl.analysis.accuracy import QuestionScore, evaluation_scores
 from dttrl.answers.grading import Grader
+from dttrl.data.rollout_files import RolloutFiles
+from dttrl.data.schemas import EVALUATIONS, HISTORY, LABELS, TableSchema
+from dttrl.data.tables import read_table, write_table
+from dttrl.data.validation import one_line
 from dttrl.errors import InputError
-from dttrl.rollout_files import RolloutFiles
-from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, TableSchema
-from dttrl.scored import Scored
-from dttrl.scored_files import WHOLE_FILE, read_scored
-from dttrl.scoring import stored_kind
+from dttrl.method.scored import Scored
+from dttrl.scoring.files import WHOLE_FILE, read_scored
+from dttrl.scoring.score import stored_kind
 from dttrl.settings.commands import TrainConfig, with_defaults
-from dttrl.tables import read_table, write_table
-from dttrl.validation import one_line
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"

@@ -24,10 +24,10 @@ from dttrl.analysis.blocks import STEPS, Span, spans
 from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
 from dttrl.analysis.runs import read_config, read_records, rollout_files
+from dttrl.data.schemas import HISTORY, ROLLOUTS
+from dttrl.data.tables import read_table
 from dttrl.errors import InputError
 from dttrl.rng import derive
-from dttrl.schemas import HISTORY, ROLLOUTS
-from dttrl.tables import read_table
 
 TOLERANCE = 0.1
 """A shift of this many standard deviations of the first block, or less, counts as none."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from dttrl.answers.grading import Grader
 from dttrl.answers.kinds import AUTO
-from dttrl.confidence import Measure
+from dttrl.data.row_files import fields_of, is_parquet
 from dttrl.interop.formats import Format, recognise
 from dttrl.interop.importing import import_files
-from dttrl.row_files import fields_of, is_parquet
-from dttrl.scoring import score_files
+from dttrl.method.confidence import Measure
+from dttrl.scoring.score import score_files
 
 
 @dataclass

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from dttrl.data.row_files import read_rows
+from dttrl.data.validation import one_line
 from dttrl.errors import InputError
 from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, chat_text, label, question_key
-from dttrl.row_files import read_rows
-from dttrl.validation import one_line
 
 MAX_ID = 80
 """A question of at most so many characters, on one line, is its own id."""

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.answers.extraction import extract
+from dttrl.data.rollouts import FinishReason
+from dttrl.data.row_files import Place, lookup
+from dttrl.data.validation import kind, one_line, shown
 from dttrl.errors import InputError
-from dttrl.rollouts import FinishReason
-from dttrl.row_files import Place, lookup
-from dttrl.validation import kind, one_line, shown
 
 ROLES = ("question", "id", "sample", "answer", "confidence", "gold", "text", "step", "source")
 """What ``--columns ROLE=FIELD`` may name."""
@@ -80,7 +80,7 @@ class Record:
 
 
 class Fields(NamedTuple):
-    """The fields of one row, and where it stands; names are as in :func:`~dttrl.row_files.lookup`.
+    """The fields of one row, and where it stands; names are as in :func:`~dttrl.data.row_files.lookup`.
 
     Without a name (None: nothing was chosen for a role) a field is None.
     """

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dttrl.data.questions import Question
+from dttrl.data.schemas import ROLLOUTS
+from dttrl.data.tables import TableWriter, sanitize
+from dttrl.data.validation import check_distinct, one_line
 from dttrl.errors import InputError
 from dttrl.interop.fields import Findings, ReadOptions, Record
 from dttrl.interop.formats import Format
 from dttrl.interop.spill import Spill
-from dttrl.questions import Question
-from dttrl.schemas import ROLLOUTS
-from dttrl.tables import TableWriter, sanitize
-from dttrl.validation import check_distinct, one_line
 
 _EVERY = 256  # records between two calls of the progress
 

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dttrl.data.row_files import Place, PlacedRow, head, json_object, lookup, reading
+from dttrl.data.validation import one_line, shown
 from dttrl.errors import InputError
 from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, chat_text, finish, label, no_score
 from dttrl.interop.openai_chat import put_tokens
-from dttrl.row_files import Place, PlacedRow, head, json_object, lookup, reading
-from dttrl.validation import one_line, shown
 
 MAX_SAMPLE_BYTES = 2**30
 """Longest JSON file of one sample that is unpacked."""

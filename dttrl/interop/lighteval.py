@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from dttrl.data.row_files import fields_of, is_parquet, parquet_rows
 from dttrl.errors import InputError
 from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, label, question_key, reference
-from dttrl.row_files import fields_of, is_parquet, parquet_rows
 
 _COLUMNS = ("doc", "metric", "model_response")
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dttrl.data.row_files import fields_of, is_parquet, json_lines, parsed
 from dttrl.errors import InputError
 from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, chat_text, label, reference, texts
-from dttrl.row_files import fields_of, is_parquet, json_lines, parsed
 
 _NAME = re.compile(r"^samples_(?P<task>.+?)_\d{4}-\d\d-\d\dT.*$")
 _INVALID = "[invalid]"

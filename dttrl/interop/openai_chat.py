@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from dttrl.confidence import token_confidence
+from dttrl.data.row_files import first_object, json_lines, lookup
+from dttrl.data.served_logprobs import ReplyError, byte_offsets, chat_tokens
 from dttrl.errors import InputError
 from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, chat_text, finish, question_key
-from dttrl.row_files import first_object, json_lines, lookup
-from dttrl.served_logprobs import ReplyError, byte_offsets, chat_tokens
+from dttrl.method.confidence import token_confidence
 
 _BODIES = ("response.body", "response", "body", "completion")
 _IDS = ("custom_id", "query_id", "question_id", "metadata.query_id", "metadata.custom_id")

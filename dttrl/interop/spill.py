@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dttrl.data.row_files import Place
+from dttrl.data.schemas import ROLLOUTS
+from dttrl.data.sorting import Pieces, sorted_rows
+from dttrl.data.tables import table_from_columns
+from dttrl.data.validation import one_line, shown
 from dttrl.errors import InputError, WorkError
 from dttrl.interop.fields import Record
-from dttrl.row_files import Place
-from dttrl.schemas import ROLLOUTS
-from dttrl.sorting import Pieces, sorted_rows
-from dttrl.tables import table_from_columns
-from dttrl.validation import one_line, shown
 
 COLUMNS = (
     "step", "query_id", "source", "prompt", "gold", "text", "finish_reason", "num_tokens", "token_ids",

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from dttrl.data.row_files import Place, head, json_lines
 from dttrl.errors import InputError
 from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, chat_text, finish
-from dttrl.row_files import Place, head, json_lines
 
 SECONDS = 600
 _NOT_SCORES = ("num_tokens",)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from dttrl.data.row_files import fields_of, is_parquet, parquet_rows
 from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, question_key
-from dttrl.row_files import fields_of, is_parquet, parquet_rows
 
 _NOT_SCORES = ("step", "advantage")
 GOLD = ("gold", "answer", "solution", "ground_truth")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from dttrl.data.row_files import fields_of, is_parquet, json_lines, parquet_rows
 from dttrl.errors import InputError
 from dttrl.interop import verl
 from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, question_key, texts
-from dttrl.row_files import fields_of, is_parquet, json_lines, parquet_rows
 
 _RESPONSES = ("responses", "outputs", "output")
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from dttrl.data.row_files import fields_of, is_parquet, json_lines, parquet_rows
 from dttrl.errors import InputError
 from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, question_key
-from dttrl.row_files import fields_of, is_parquet, json_lines, parquet_rows
 
 _NOT_SCORES = ("step", "index")
 _GENERATION = ("prompt", "responses", "data_source", "reward_model", "extra_info")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dttrl.data.questions import Question
+from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
-from dttrl.questions import Question
-from dttrl.rollouts import Rollout
 from dttrl.settings.sections import Sampling
 
 

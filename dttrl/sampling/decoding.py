@@ -16,15 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dttrl.data.rollouts import FinishReason
+from dttrl.kernels.token_statistics import STATISTICS, choose_observed
 from dttrl.rng import derive
-from dttrl.rollouts import FinishReason
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.forward import Forward
-from dttrl.sampling.fused.statistics import STATISTICS, choose_observed
 from dttrl.settings.sections import Sampling
 
 if TYPE_CHECKING:
-    from dttrl.sampling.fused.decode_forward import FusedForward
+    from dttrl.kernels.decode_forward import FusedForward
 
 # Uniform numbers are drawn this many a row at a time.
 UNIFORMS = 64
@@ -165,7 +165,7 @@ class _Batch:
 
     def run_fused(self, fused: FusedForward) -> None:
         """Do so with the fused kernels; rows are dropped where a smaller graph serves the rest."""
-        from dttrl.sampling.fused.decode_forward import BLOCK, padded_rows
+        from dttrl.kernels.decode_forward import BLOCK, padded_rows
 
         limit = self._settings.max_new_tokens
         logits_RV, question_R = self._prefill()

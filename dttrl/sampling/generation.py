@@ -19,16 +19,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dttrl.data.outputs import check_new_file
+from dttrl.data.questions import Question
+from dttrl.data.tables import TableWriter
 from dttrl.errors import InputError
-from dttrl.outputs import check_new_file
-from dttrl.questions import Question
 from dttrl.sampling.base import Sampler, SampleRequest, fitting
 from dttrl.sampling.opening import open_backend
 from dttrl.sampling.parts import Parts
 from dttrl.sampling.prompts import load_questions, settings_metadata
 from dttrl.settings.commands import GenerateConfig
 from dttrl.settings.sections import Sampling
-from dttrl.tables import TableWriter
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dttrl.data.questions import Question
+from dttrl.data.rollouts import Rollout
+from dttrl.data.served_logprobs import ReplyError
 from dttrl.errors import DttrlError, InputError, WorkError
-from dttrl.questions import Question
 from dttrl.rng import derive_seed
-from dttrl.rollouts import Rollout
 from dttrl.sampling.base import OpenedBackend, SampleRequest
 from dttrl.sampling.openai_client import Refused, Server, Session, Tokenized, open_server, streamed, tokenized
 from dttrl.sampling.openai_replies import Reply, read_reply, to_rollout
 from dttrl.sampling.prompts import prompt_metadata, prompt_text
-from dttrl.served_logprobs import ReplyError
 from dttrl.settings.choices import OpenAI
 from dttrl.settings.commands import GenerateConfig
 from dttrl.settings.sections import Questions, Sampling

@@ -8,9 +8,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.confidence import token_confidence, token_entropy
-from dttrl.rollouts import FinishReason, Rollout
-from dttrl.served_logprobs import (
+from dttrl.data.rollouts import FinishReason, Rollout
+from dttrl.data.served_logprobs import (
     ReplyError,
     ServedTokens,
     byte_offsets,
@@ -18,6 +17,7 @@ from dttrl.served_logprobs import (
     completion_tokens,
     text_offsets,
 )
+from dttrl.method.confidence import token_confidence, token_entropy
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dttrl.data.questions import Question
 from dttrl.errors import InputError
-from dttrl.questions import Question
 from dttrl.sampling.backends import auto_backend
 from dttrl.sampling.base import OpenedBackend, positions
 from dttrl.sampling.prompts import prompt_encoder, prompt_metadata, transformers_metadata
@@ -73,7 +73,7 @@ def _transformers(config: GenerateConfig) -> OpenedBackend:
 
 def _vllm(config: GenerateConfig, backend: Vllm, questions: Sequence[Question]) -> OpenedBackend:
     from dttrl.sampling.models import load_tokenizer
-    from dttrl.sampling.vllm_engine.configured import configured_sampler, require_vllm
+    from dttrl.sampling.vllm.configured import configured_sampler, require_vllm
 
     require_vllm()
     files = load_tokenizer(

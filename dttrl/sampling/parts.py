@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dttrl.data.outputs import locked
+from dttrl.data.questions import Question
+from dttrl.data.rollouts import Rollout, rollouts_to_table
+from dttrl.data.schemas import KEY_COLUMNS, ROLLOUTS
+from dttrl.data.sorting import Pieces, sorted_rows
+from dttrl.data.tables import TableWriter, read_metadata, read_table, sanitize
+from dttrl.data.validation import conform, file_schema, open_parquet
 from dttrl.errors import InputError
-from dttrl.outputs import locked
-from dttrl.questions import Question
-from dttrl.rollouts import Rollout, rollouts_to_table
-from dttrl.schemas import KEY_COLUMNS, ROLLOUTS
-from dttrl.sorting import Pieces, sorted_rows
-from dttrl.tables import TableWriter, read_metadata, read_table, sanitize
-from dttrl.validation import conform, file_schema, open_parquet
 
 FLUSH_SECONDS = 30.0
 """A part is written when a question finishes this long after the last part."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dttrl import __version__
-from dttrl.questions import BOXED_SUFFIX, Question, read_questions, render
+from dttrl.data.questions import BOXED_SUFFIX, Question, read_questions, render
 from dttrl.settings.sections import Questions, Sampling
 
 if TYPE_CHECKING:

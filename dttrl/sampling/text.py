@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.rollouts import FinishReason, Rollout
+from dttrl.data.rollouts import FinishReason, Rollout
 
 _NOTHING = np.empty(0, dtype=np.float32)
 _WINDOW = 16

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
-from dttrl.rollouts import Rollout
+from dttrl.kernels.architecture import fusable
 from dttrl.sampling.base import SampleRequest, check_asked, check_room, positions
 from dttrl.sampling.decoding import Finished, Row, decode_batch
 from dttrl.sampling.forward import Forward
-from dttrl.sampling.fused.architecture import fusable
 from dttrl.sampling.text import StopStrings, TextDecoder, finished_rollout
 from dttrl.settings.sections import Sampling
 
 if TYPE_CHECKING:
-    from dttrl.sampling.fused.decode_forward import FusedForward
+    from dttrl.kernels.decode_forward import FusedForward
 
 
 class TransformersSampler:
@@ -31,7 +31,7 @@ class TransformersSampler:
     ``text`` excludes special tokens and the stop string. ``static`` says whether decoding steps keep their
     tensors in place, which on CUDA lets a graph replay them; by default on CUDA only. ``fused`` says whether
     kernels of our own decode, up to the rounding of bfloat16 the same samples and statistics; by default on
-    CUDA, with Triton, in bfloat16, for the models they know (``dttrl.sampling.fused``). InputError for
+    CUDA, with Triton, in bfloat16, for the models they know (``dttrl.kernels``). InputError for
     ``fused=True`` where they cannot.
     """
 
@@ -54,7 +54,7 @@ class TransformersSampler:
         architecture = fusable(model, autocast_dtype) if wanted else None
         self._fused: FusedForward | None = None
         if architecture is not None:
-            from dttrl.sampling.fused.decode_forward import FusedForward
+            from dttrl.kernels.decode_forward import FusedForward
 
             self._fused = FusedForward(architecture)
         elif fused:

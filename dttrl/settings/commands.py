@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, Self, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
 
-from dttrl.methods import OLDER, Signal
+from dttrl.method.methods import OLDER, Signal
 from dttrl.section import Section, flag, flat_name
 from dttrl.settings.choices import Auto, Backend, Engine, OpenRLHF
 from dttrl.settings.sections import (

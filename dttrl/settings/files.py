@@ -9,9 +9,9 @@ from typing import TypeVar
 import yaml
 from pydantic import ValidationError
 
+from dttrl.data.validation import one_line
 from dttrl.errors import InputError
 from dttrl.settings.commands import LENIENT, CommandSettings
-from dttrl.validation import one_line
 
 CHOICES = frozenset({"engine", "backend", "method", "label"})
 """Settings that decide which others are read."""

@@ -1,6 +1,6 @@
 """The sections that stages share: model, questions, sampling, scoring, update, evaluation, what is kept.
 
-The section of the training signal stands beside its methods (:class:`dttrl.methods.Signal`).
+The section of the training signal stands beside its methods (:class:`dttrl.method.methods.Signal`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dttrl.answers.extraction import AnswerKind
 from dttrl.answers.kinds import AUTO, load_grader
-from dttrl.confidence import Measure, Region
+from dttrl.method.confidence import Measure, Region
 from dttrl.section import Section, in_panel
 
 TemplateName = Literal["raw", "boxed", "chat", "chat-boxed"]

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
+from dttrl.data.outputs import sync_folder
+from dttrl.data.validation import one_line
 from dttrl.errors import InputError, WorkError
-from dttrl.history import History
-from dttrl.methods import Signal
-from dttrl.outputs import sync_folder
-from dttrl.validation import one_line
+from dttrl.method.history import History
+from dttrl.method.methods import Signal
 
 SaveModel = Callable[[Path], None]
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dttrl.questions import Question
+from dttrl.data.questions import Question
+from dttrl.data.schemas import EVALUATIONS
+from dttrl.data.tables import table_from_columns
+from dttrl.method.scored import Scored
+from dttrl.method.voting.majority import majority
 from dttrl.rng import derive_seed
 from dttrl.sampling.base import SampleRequest
-from dttrl.schemas import EVALUATIONS
-from dttrl.scored import Scored
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.sections import Sampling
-from dttrl.tables import table_from_columns
-from dttrl.voting.majority import majority
 
 
 def evaluation_settings(config: TrainConfig, split: str) -> Sampling:

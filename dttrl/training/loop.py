@@ -1,7 +1,7 @@
 """Test-time reinforcement learning without labels: the training framework of the paper (alg:framework).
 
 Each step samples G rollouts of B questions, scores them, turns the batch into pseudo-labels and weighted
-advantages with the one function :func:`dttrl.training_signal.training_signal`, and updates the policy.
+advantages with the one function :func:`dttrl.method.training_signal.training_signal`, and updates the policy.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dttrl.data.outputs import locked
+from dttrl.data.questions import Question
+from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
-from dttrl.outputs import locked
-from dttrl.questions import Question
-from dttrl.rollouts import Rollout
+from dttrl.method.training_signal import TrainingSignal, training_signal
 from dttrl.settings.choices import OpenRLHF
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import dump_config, load_config
@@ -43,7 +44,6 @@ from dttrl.training.run_folder import (
 from dttrl.training.schedule import batch_indices, learning_rate, total_steps
 from dttrl.training.setup import Workbench, open_workbench, prepare_run
 from dttrl.training.step import LabelledStep, record_step
-from dttrl.training_signal import TrainingSignal, training_signal
 
 _RESUME_MAY_CHANGE = frozenset({"device", "threads"})
 

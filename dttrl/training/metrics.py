@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.rollouts import Rollout
-from dttrl.scored import FloatArray, Scored
-from dttrl.separation import auroc
-from dttrl.training_signal import TrainingSignal
+from dttrl.data.rollouts import Rollout
+from dttrl.method.scored import FloatArray, Scored
+from dttrl.method.separation import auroc
+from dttrl.method.training_signal import TrainingSignal
 
 Metrics = dict[str, float | str | None]
 

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dttrl.errors import WorkError
-from dttrl.objective import grpo_loss, selected_log_probs
-from dttrl.sampling.fused.architecture import Architecture, fusable
+from dttrl.kernels.architecture import Architecture, fusable
+from dttrl.kernels.log_probs import selected_log_probs_chunked
+from dttrl.method.objective import grpo_loss, selected_log_probs
 from dttrl.settings.sections import Update
-from dttrl.training.fused.log_probs import selected_log_probs_chunked
 from dttrl.training.micro_batches import MicroBatch, TrainingRow, pack
 
 if TYPE_CHECKING:
-    from dttrl.training.fused.shadow import Shadow
+    from dttrl.kernels.shadow import Shadow
 
 __all__ = ["Policy", "TrainingRow", "UpdateStatistics"]
 
@@ -183,7 +183,7 @@ class Policy:
         return selected_log_probs(logits_NTV, batch.token_NT, temperature=self.temperature)
 
     def _fused_log_probs(self, model: Any, batch: MicroBatch) -> Tensor:
-        from dttrl.training.fused.update_forward import hidden_states
+        from dttrl.kernels.update_forward import hidden_states
 
         shadow = self._shadow(model)
         # Triton launches on the current device, whatever device the tensors are on.
@@ -199,7 +199,7 @@ class Policy:
         return flat.view(batch.token_NT.shape)
 
     def _shadow(self, model: Any) -> Shadow:
-        from dttrl.training.fused.shadow import Shadow
+        from dttrl.kernels.shadow import Shadow
 
         if id(model) not in self._shadows:
             self._shadows[id(model)] = Shadow(self._architectures[id(model)])

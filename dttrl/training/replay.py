@@ -1,8 +1,8 @@
 """A run labelled again from its saved rollouts, step by step, by its own method or by any other.
 
 The history of confidences grows over the steps as it did in the run. The method that trained the run goes
-through :func:`dttrl.training_signal.training_signal` with the run's settings, as in training, and its labels
-are compared with ``labels.parquet``, column by column.
+through :func:`dttrl.method.training_signal.training_signal` with the run's settings, as in training, and its
+labels are compared with ``labels.parquet``, column by column.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy as np
 import pyarrow as pa
 
 from dttrl.answers.grading import Grader
+from dttrl.data.rollout_files import RolloutFiles
+from dttrl.data.schemas import LABELS
+from dttrl.data.tables import read_table
 from dttrl.errors import InputError
-from dttrl.methods import METHODS
-from dttrl.offline import elect, expand, has_confidence, pool_mixtures, strategies
-from dttrl.rollout_files import RolloutFiles
-from dttrl.schemas import LABELS
-from dttrl.scored import FloatArray, Scored
-from dttrl.scored_files import WHOLE_FILE, read_scored
+from dttrl.method.methods import METHODS
+from dttrl.method.scored import FloatArray, Scored
+from dttrl.method.training_signal import training_signal
+from dttrl.method.voting.registry import VoteOutcome
+from dttrl.scoring.files import WHOLE_FILE, read_scored
+from dttrl.scoring.summary import VoteSummary
+from dttrl.scoring.vote import elect, expand, has_confidence, pool_mixtures, strategies
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import load_config
-from dttrl.tables import read_table
 from dttrl.training.run_folder import CONFIG, find_config
 from dttrl.training.step import label_table
-from dttrl.training_signal import training_signal
-from dttrl.vote_summary import VoteSummary
-from dttrl.voting.registry import VoteOutcome
 
 Written = dict[tuple[int, str], dict[str, Any]]
 """Rows of ``labels.parquet`` by step and question, in its order."""

@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dttrl.data.outputs import replacing
+from dttrl.data.questions import Question
+from dttrl.data.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS, TableSchema
+from dttrl.data.tables import read_table, write_table
 from dttrl.errors import InputError, OutputExistsError, WorkError
-from dttrl.outputs import replacing
-from dttrl.questions import Question
-from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS, TableSchema
-from dttrl.tables import read_table, write_table
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"

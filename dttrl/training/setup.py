@@ -10,9 +10,10 @@ from types import TracebackType
 import torch
 
 from dttrl.answers.grading import Grader
+from dttrl.data.questions import Question
+from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
-from dttrl.questions import Question
-from dttrl.rollouts import Rollout
+from dttrl.method.scored import Scored
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.models import LoadedModel, load_model, resolve_device, resolve_dtype, save_model
 from dttrl.sampling.prompts import (
@@ -23,7 +24,6 @@ from dttrl.sampling.prompts import (
     transformers_metadata,
 )
 from dttrl.sampling.transformers import TransformersSampler
-from dttrl.scored import Scored
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.sections import Sampling
 from dttrl.training.evaluation import evaluation_settings, requests_of

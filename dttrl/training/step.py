@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from dttrl.answers.grading import Grader
-from dttrl.confidence import Region
-from dttrl.offline import vote_columns
-from dttrl.questions import Question
-from dttrl.rollouts import Rollout, rollouts_to_table
-from dttrl.schemas import HISTORY, LABELS, ROLLOUTS
-from dttrl.scored import Scored
-from dttrl.scoring import score_rollouts
+from dttrl.data.questions import Question
+from dttrl.data.rollouts import Rollout, rollouts_to_table
+from dttrl.data.schemas import HISTORY, LABELS, ROLLOUTS
+from dttrl.data.tables import table_from_columns
+from dttrl.method.confidence import Region
+from dttrl.method.scored import Scored
+from dttrl.method.training_signal import TrainingSignal
+from dttrl.scoring.score import score_rollouts
+from dttrl.scoring.vote import vote_columns
 from dttrl.settings.commands import TrainConfig
-from dttrl.tables import table_from_columns
 from dttrl.training.run_folder import RunFolder
-from dttrl.training_signal import TrainingSignal
 
 
 @dataclass(frozen=True, slots=True)

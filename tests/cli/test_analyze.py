@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from dttrl.analysis.run_summary import summarize_run
-from dttrl.schemas import EVALUATIONS, ROLLOUTS
-from dttrl.tables import write_table
+from dttrl.data.schemas import EVALUATIONS, ROLLOUTS
+from dttrl.data.tables import write_table
 from dttrl_cli.app import main
 
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from dttrl.schemas import EVALUATIONS, ROLLOUTS
-from dttrl.tables import write_table
+from dttrl.data.schemas import EVALUATIONS, ROLLOUTS
+from dttrl.data.tables import write_table
 from dttrl_cli.app import main
 
 

@@ -9,7 +9,7 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from dttrl.methods import OLDER
+from dttrl.method.methods import OLDER
 from dttrl.section import Section, flag
 from dttrl.settings.commands import CommandSettings, GenerateConfig, ScoreConfig, TrainConfig, settings_of
 from dttrl.settings.files import dump_config, load_config

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dttrl.tables import read_metadata
+from dttrl.data.tables import read_metadata
 from dttrl_cli.app import main
 from tests.fake_server import Fake, served
 from tests.tiny import write_questions

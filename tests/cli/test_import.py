@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dttrl.data.schemas import ROLLOUTS, VOTES
+from dttrl.data.tables import read_metadata, read_table
 from dttrl.interop.formats import FORMATS
-from dttrl.schemas import ROLLOUTS, VOTES
-from dttrl.tables import read_metadata, read_table
 from dttrl_cli.app import main
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "interop"

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dttrl.questions import Question
-from dttrl.rollouts import Rollout, rollouts_to_table
-from dttrl.schemas import ROLLOUTS
-from dttrl.tables import read_metadata, read_table, write_table
+from dttrl.data.questions import Question
+from dttrl.data.rollouts import Rollout, rollouts_to_table
+from dttrl.data.schemas import ROLLOUTS
+from dttrl.data.tables import read_metadata, read_table, write_table
 from dttrl_cli.app import main
 
 TEXTS = {"a": [r"\boxed{4}", r"\boxed{4.0}", "the last number is 5", "nothing"], "b": [r"\boxed{1}"] * 2}

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dttrl.history import History
-from dttrl.schemas import ROLLOUTS, VOTES
-from dttrl.tables import read_table, write_table
-from dttrl.voting.registry import METHODS
+from dttrl.data.schemas import ROLLOUTS, VOTES
+from dttrl.data.tables import read_table, write_table
+from dttrl.method.history import History
+from dttrl.method.voting.registry import METHODS
 from dttrl_cli.app import main
 
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from dttrl.answers.grading import Grader
-from dttrl.confidence import token_confidence
-from dttrl.history import History
-from dttrl.methods import Signal
-from dttrl.mixture import Mixture
-from dttrl.rollouts import Rollout
-from dttrl.scored import Scored
-from dttrl.scoring import score_rollouts
-from dttrl.training_signal import TrainingSignal, training_signal
-from dttrl.voting.distrivoting import FALLBACKS
+from dttrl.data.rollouts import Rollout
+from dttrl.method.confidence import token_confidence
+from dttrl.method.history import History
+from dttrl.method.methods import Signal
+from dttrl.method.mixture import Mixture
+from dttrl.method.scored import Scored
+from dttrl.method.training_signal import TrainingSignal, training_signal
+from dttrl.method.voting.distrivoting import FALLBACKS
+from dttrl.scoring.score import score_rollouts
 
 HERE = Path(__file__).resolve().parent
 DATA: dict[str, Any] = json.loads((HERE / "three_steps.json").read_text(encoding="utf-8"))

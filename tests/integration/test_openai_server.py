@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dttrl.data.schemas import ROLLOUTS
+from dttrl.data.tables import read_metadata, read_table
 from dttrl.errors import InputError
 from dttrl.sampling.generation import generate
-from dttrl.schemas import ROLLOUTS
 from dttrl.settings.commands import GenerateConfig
 from dttrl.settings.files import load_config
-from dttrl.tables import read_metadata, read_table
 
 pytestmark = [
     pytest.mark.slow,

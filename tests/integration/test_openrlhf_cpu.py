@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dttrl.history import History
+from dttrl.method.history import History
+from dttrl.method.training_signal import training_signal
 from dttrl.training.openrlhf.controller import Controller
 from dttrl.training.step import score_questions
-from dttrl.training_signal import training_signal
 from tests.scale_run import drawn, make_run
 
 pytestmark = pytest.mark.slow

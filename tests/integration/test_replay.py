@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dttrl.answers.grading import Grader
+from dttrl.data.schemas import LABELS, VOTES
+from dttrl.data.tables import read_table
 from dttrl.errors import InputError
-from dttrl.schemas import LABELS, VOTES
-from dttrl.tables import read_table
+from dttrl.method.voting.registry import METHODS
 from dttrl.training.loop import train
 from dttrl.training.replay import is_run, replay_run
-from dttrl.voting.registry import METHODS
 from tests.integration.test_training import STEPS, config
 from tests.tiny import write_model
 

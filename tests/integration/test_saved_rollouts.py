@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from dttrl.answers.grading import Grader
-from dttrl.offline import vote_files
-from dttrl.voting.election import class_sums
-from dttrl.voting.registry import parse_method
-from dttrl.voting.weighted import weighted
+from dttrl.method.voting.election import class_sums
+from dttrl.method.voting.registry import parse_method
+from dttrl.method.voting.weighted import weighted
+from dttrl.scoring.vote import vote_files
 
 NAME = "brumo2025_r1-0528-qwen3-8b_deepconf_b64"
 N_QUESTIONS, N = 29, 64

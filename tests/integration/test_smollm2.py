@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from dttrl.rollout_files import RolloutFiles
-from dttrl.schemas import LABELS
+from dttrl.data.rollout_files import RolloutFiles
+from dttrl.data.schemas import LABELS
+from dttrl.data.tables import read_table
 from dttrl.settings.commands import GenerateConfig, TrainConfig
 from dttrl.settings.files import load_config
-from dttrl.tables import read_table
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,10 +58,10 @@ COMMON: dict[str, Any] = {
 
 def test_generate_score_vote(questions: Path, tmp_path: Path) -> None:
     from dttrl.answers.grading import Grader
-    from dttrl.confidence import Region
-    from dttrl.offline import vote_files
+    from dttrl.method.confidence import Region
     from dttrl.sampling.generation import generate
-    from dttrl.scoring import score_files
+    from dttrl.scoring.score import score_files
+    from dttrl.scoring.vote import vote_files
 
     rollouts, scored = tmp_path / "rollouts.parquet", tmp_path / "scored.parquet"
     chosen = load_config(GenerateConfig, None, {**COMMON, "questions": questions, "samples": 8})

@@ -19,12 +19,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dttrl.data.rollout_files import RolloutFiles
+from dttrl.data.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
+from dttrl.data.tables import read_table
 from dttrl.errors import InputError, OutputExistsError
-from dttrl.rollout_files import RolloutFiles
-from dttrl.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import load_config
-from dttrl.tables import read_table
 from dttrl.training.loop import resume, train
 from dttrl.training.observer import Observer
 from tests.tiny import write_questions

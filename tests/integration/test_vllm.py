@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dttrl.tables import read_metadata
+from dttrl.data.tables import read_metadata
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL, QUESTIONS = ROOT / "data" / "quickstart" / "model", ROOT / "data" / "quickstart" / "questions.jsonl"
@@ -113,8 +113,8 @@ def test_statistics_from_the_engine_are_those_of_its_logprobs(tmp_path: Path) ->
 def test_preemption_and_prompts_in_pieces_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from dttrl.sampling.vllm_engine.engine import VllmEngine
-    from dttrl.sampling.vllm_engine.jobs import Done, EngineSettings, Job, Stream
+    from dttrl.sampling.vllm.engine import VllmEngine
+    from dttrl.sampling.vllm.jobs import Done, EngineSettings, Job, Stream
     from dttrl.settings.sections import Sampling
 
     for name, value in environment().items():
@@ -219,8 +219,8 @@ def test_two_replicas_draw_what_one_engine_draws(tmp_path: Path) -> None:
 def test_a_replica_that_dies_is_named_with_its_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     from dttrl.errors import WorkError
-    from dttrl.sampling.vllm_engine.jobs import EngineSettings, Job, Stream
-    from dttrl.sampling.vllm_engine.replicas import Replicas
+    from dttrl.sampling.vllm.jobs import EngineSettings, Job, Stream
+    from dttrl.sampling.vllm.replicas import Replicas
     from dttrl.settings.sections import Sampling
 
     for name, value in environment().items():

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dttrl.history import History
-from dttrl.methods import Signal
-from dttrl.mixture import Mixture, fit_mixture
-from dttrl.scored import Scored
-from dttrl.training_signal import training_signal
+from dttrl.method.history import History
+from dttrl.method.methods import Signal
+from dttrl.method.mixture import Mixture, fit_mixture
+from dttrl.method.scored import Scored
+from dttrl.method.training_signal import training_signal
 
 N_STEPS, B, G = 8, 5, 16
 PARAMETERS = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos")

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.mixture import GaussianMixture
 
-from dttrl.mixture import START_QUANTILES, Mixture, fit_mixture, fit_mixtures
+from dttrl.method.mixture import START_QUANTILES, Mixture, fit_mixture, fit_mixtures
 
 PARAMETERS = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos")
 

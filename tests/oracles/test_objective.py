@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dttrl.objective import grpo_loss, kl_k3, selected_log_probs
+from dttrl.method.objective import grpo_loss, kl_k3, selected_log_probs
 
 N, T, V, STATES = 4, 5, 6, 3
 LENGTHS = (5, 3, 1, 4)

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dttrl.mixture import fit_mixture
-from dttrl.voting.borda import borda
-from dttrl.voting.deepconf import deepconf, keep_top
-from dttrl.voting.distrivoting import distrivoting
-from dttrl.voting.mob import bootstrap_sizes, mob
-from dttrl.voting.registry import METHODS, parse_method
+from dttrl.method.mixture import fit_mixture
+from dttrl.method.voting.borda import borda
+from dttrl.method.voting.deepconf import deepconf, keep_top
+from dttrl.method.voting.distrivoting import distrivoting
+from dttrl.method.voting.mob import bootstrap_sizes, mob
+from dttrl.method.voting.registry import METHODS, parse_method
 
 R = 2000
 Ints = NDArray[np.int32]

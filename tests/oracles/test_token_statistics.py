@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax
 from scipy.stats import entropy
 
-from dttrl.confidence import token_confidence
-from dttrl.sampling.fused.statistics import token_statistics
+from dttrl.kernels.token_statistics import token_statistics
+from dttrl.method.confidence import token_confidence
 
 
 def computed(logits_BV: np.ndarray, token_B: np.ndarray, k: int) -> np.ndarray:

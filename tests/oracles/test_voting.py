@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dttrl.advantages import group_advantages, weighted_advantages
-from dttrl.diversity import diversity, diversity_weights
-from dttrl.labels import rewards
-from dttrl.mixture import Mixture
-from dttrl.voting import hierarchical as hierarchical_module
-from dttrl.voting.distrivoting import FALLBACKS, Reject, VoteFunction, distrivoting
-from dttrl.voting.majority import majority
-from dttrl.voting.weighted import weighted
+from dttrl.method.advantages import group_advantages, weighted_advantages
+from dttrl.method.diversity import diversity, diversity_weights
+from dttrl.method.labels import rewards
+from dttrl.method.mixture import Mixture
+from dttrl.method.voting import hierarchical as hierarchical_module
+from dttrl.method.voting.distrivoting import FALLBACKS, Reject, VoteFunction, distrivoting
+from dttrl.method.voting.majority import majority
+from dttrl.method.voting.weighted import weighted
 
 R = 3000
 Ints = NDArray[np.int32]

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from dttrl.advantages import group_advantages
-from dttrl.confidence import MEASURES, positive_weights
-from dttrl.diversity import diversity, diversity_weights
 from dttrl.errors import InputError
-from dttrl.history import History
-from dttrl.methods import METHODS, Signal
-from dttrl.mixture import Mixture, fit_mixture, fit_mixtures
-from dttrl.partition import assign_positive
-from dttrl.scored import Scored
-from dttrl.training_signal import TrainingSignal, training_signal
-from dttrl.voting.distrivoting import REJECTS, VOTE_FUNCTIONS, distrivoting
-from dttrl.voting.majority import majority
-from dttrl.voting.registry import METHODS as VOTES
-from dttrl.voting.registry import parse_method
-from dttrl.voting.weighted import weighted
+from dttrl.method.advantages import group_advantages
+from dttrl.method.confidence import MEASURES, positive_weights
+from dttrl.method.diversity import diversity, diversity_weights
+from dttrl.method.history import History
+from dttrl.method.methods import METHODS, Signal
+from dttrl.method.mixture import Mixture, fit_mixture, fit_mixtures
+from dttrl.method.partition import assign_positive
+from dttrl.method.scored import Scored
+from dttrl.method.training_signal import TrainingSignal, training_signal
+from dttrl.method.voting.distrivoting import REJECTS, VOTE_FUNCTIONS, distrivoting
+from dttrl.method.voting.majority import majority
+from dttrl.method.voting.registry import METHODS as VOTES
+from dttrl.method.voting.registry import parse_method
+from dttrl.method.voting.weighted import weighted
 from tests.scored_arrays import with_gold
 
 Ints = NDArray[np.int32]

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dttrl.data.rollout_files import RolloutFiles
 from dttrl.errors import DttrlError
 from dttrl.interop.fields import ReadOptions
 from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import import_files
-from dttrl.rollout_files import RolloutFiles
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "interop"
 FILES = {

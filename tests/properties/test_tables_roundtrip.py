@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dttrl.questions import Question, read_questions
-from dttrl.rollout_files import RolloutFiles
-from dttrl.rollouts import Rollout, rollouts_to_table, table_to_rollouts
-from dttrl.schemas import ROLLOUTS, STAGES, TableSchema
-from dttrl.tables import TableWriter, read_table, sanitize, table_from_columns, write_table
+from dttrl.data.questions import Question, read_questions
+from dttrl.data.rollout_files import RolloutFiles
+from dttrl.data.rollouts import Rollout, rollouts_to_table, table_to_rollouts
+from dttrl.data.schemas import ROLLOUTS, STAGES, TableSchema
+from dttrl.data.tables import TableWriter, read_table, sanitize, table_from_columns, write_table
 
 SETTINGS = settings(deadline=None, max_examples=60)
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dttrl.questions import read_questions
+from dttrl.data.questions import read_questions
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import load_config
 

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dttrl.answers.grading import Grader
+from dttrl.data.outputs import replacing
+from dttrl.data.questions import Question
+from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
-from dttrl.outputs import replacing
-from dttrl.questions import Question
-from dttrl.rollouts import Rollout
+from dttrl.method.training_signal import training_signal
 from dttrl.sampling.models import TokenizerFiles, load_tokenizer
 from dttrl.sampling.prompts import prompt_encoder, prompt_metadata, settings_metadata
 from dttrl.sampling.text import TextDecoder, finished_rollout
@@ -31,7 +32,6 @@ from dttrl.training.run_folder import RunFolder, find_config, read_questions_of
 from dttrl.training.schedule import total_steps
 from dttrl.training.setup import run_metadata
 from dttrl.training.step import LabelledStep, record_step, score_questions
-from dttrl.training_signal import training_signal
 
 Response = Mapping[str, Any]
 """What the executor returned for one rollout."""

@@ -31,7 +31,7 @@ class AgentExecutor(AgentExecutorBase):
         ``label`` is the JSON that :func:`dttrl.training.openrlhf.flags.prompt_row` wrote: the question's id
         and prompt ids, and k. The prompt is taken from there, so that it is the one of the in-process engine.
         """
-        from dttrl.sampling.vllm_engine.engine import flat_statistics
+        from dttrl.sampling.vllm.engine import flat_statistics
 
         row = json.loads(label)
         prompt_ids: list[int] = row["prompt_ids"]

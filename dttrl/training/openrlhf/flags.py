@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from dttrl.data.questions import Question
 from dttrl.errors import InputError
-from dttrl.questions import Question
 from dttrl.settings.commands import ScaleConfig
 from dttrl.training.run_folder import replace_text
 

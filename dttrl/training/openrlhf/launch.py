@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dttrl
+from dttrl.data.outputs import locked
+from dttrl.data.questions import Question
 from dttrl.errors import InputError, MissingDependencyError, WorkError
-from dttrl.outputs import locked
-from dttrl.questions import Question
 from dttrl.sampling.backends import KNOWN
 from dttrl.sampling.prompts import prompt_encoder
 from dttrl.settings.commands import ScaleConfig, TrainConfig
@@ -212,8 +212,8 @@ def _changed(path: Path, stamps: dict[Path, tuple[int, int] | None]) -> bool:
 def _evaluations(run: Path) -> dict[tuple[int, str], dict[str, float | int]]:
     import pyarrow.compute as pc
 
-    from dttrl.schemas import EVALUATIONS
-    from dttrl.tables import read_table
+    from dttrl.data.schemas import EVALUATIONS
+    from dttrl.data.tables import read_table
 
     path = run / _EVALUATIONS
     if not path.exists():

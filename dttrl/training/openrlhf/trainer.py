@@ -91,7 +91,7 @@ class SignalExperienceMaker(RemoteExperienceMaker):
     """Takes advantages as they come with the rollouts, where OpenRLHF would compute them from rewards.
 
     Its ``group_norm`` divides by an unbiased deviation without a guard for equal rewards; the paper's
-    population deviation, the guard and the diversity weight are in :mod:`dttrl.advantages`.
+    population deviation, the guard and the diversity weight are in :mod:`dttrl.method.advantages`.
     """
 
     @torch.no_grad()

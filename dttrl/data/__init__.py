@@ -1,0 +1,1 @@
+"""Questions and rollouts as files: schemas, tables, checks, streams, sorting, writing, replies of servers."""

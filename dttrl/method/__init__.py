@@ -1,0 +1,1 @@
+"""The paper and what goes beyond it, as pure functions over arrays."""

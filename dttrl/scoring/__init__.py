@@ -1,0 +1,1 @@
+"""Rollouts -> answers and confidences -> votes: files of every stage, as streams."""
