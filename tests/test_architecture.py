@@ -72,6 +72,22 @@ def test_modules_are_named_after_what_they_hold() -> None:
     assert [relative(path) for path in SOURCES if path.stem in VAGUE or path.parent.name in VAGUE] == []
 
 
+def named_twice(names: list[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def test_one_name_is_one_thing() -> None:
+    library = [path for path in SOURCES if path.is_relative_to(ROOT / "dttrl") and path.stem != "__init__"]
+    assert named_twice([path.stem for path in library]) == []
+    classes = [
+        node.name
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert named_twice(classes) == []
+
+
 def test_nothing_is_left_unfinished() -> None:
     leftover = re.compile(r"\b(raise NotImplementedError|TODO|FIXME|XXX)\b|pragma: no cover")
     found = [

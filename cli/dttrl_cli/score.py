@@ -39,7 +39,7 @@ def explain_question(output: Path, query: str, grader: Grader) -> list[Explanati
     from dttrl.answers.explanation import explain_classes
     from dttrl.data.rollout_files import RolloutFiles
     from dttrl.errors import InputError
-    from dttrl.scoring.files import read_scored
+    from dttrl.scoring.scored_files import read_scored
 
     for scored in read_scored(RolloutFiles([output]), grader=grader):
         if query in scored.query_id:

@@ -26,8 +26,8 @@ from dttrl.errors import InputError
 from dttrl.method.scored import NO_ROWS, BoolArray, FloatArray, Scored
 from dttrl.method.voting.registry import METHODS, ParsedMethod, parse_method
 from dttrl.rng import derive
-from dttrl.scoring.files import Classes, read_scored
 from dttrl.scoring.score import stored_kind
+from dttrl.scoring.scored_files import Classes, read_scored
 from dttrl.scoring.vote import expand, has_confidence, vote_weights
 
 BUDGETS = (8, 16, 32, 64, 128, 256)

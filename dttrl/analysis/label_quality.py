@@ -31,7 +31,7 @@ from dttrl.method.mixture import Mixture
 from dttrl.method.partition import assign_positive, centred
 from dttrl.method.scored import Scored
 from dttrl.method.voting.registry import parse_method
-from dttrl.scoring.files import column_floats
+from dttrl.scoring.scored_files import column_floats
 
 METRICS = (
     "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "auroc", "auroc_within",

@@ -16,8 +16,8 @@ from dttrl.data.rollout_files import RolloutFiles
 from dttrl.errors import InputError
 from dttrl.method.scored import Scored
 from dttrl.method.voting.majority import majority as majority_vote
-from dttrl.scoring.files import read_scored
 from dttrl.scoring.score import stored_kind
+from dttrl.scoring.scored_files import read_scored
 
 
 def measure_paths(

@@ -27,8 +27,8 @@ from dttrl.data.tables import read_table, write_table
 from dttrl.data.validation import one_line
 from dttrl.errors import InputError
 from dttrl.method.scored import Scored
-from dttrl.scoring.files import WHOLE_FILE, read_scored
 from dttrl.scoring.score import stored_kind
+from dttrl.scoring.scored_files import WHOLE_FILE, read_scored
 from dttrl.settings.commands import TrainConfig, with_defaults
 
 CONFIG = "config.yaml"

@@ -26,7 +26,7 @@ from dttrl.data.schemas import ROLLOUTS
 from dttrl.data.tables import TableWriter
 from dttrl.method.confidence import LAST_STEP, MEASURED_COLUMNS, Measure, Region, trajectory_confidence
 from dttrl.method.scored import Scored
-from dttrl.scoring.files import golds_of, sources_of
+from dttrl.scoring.scored_files import golds_of, sources_of
 
 SCORE_COLUMNS = ("answer", "answer_source", "answer_class", "confidence")
 MAX_EXAMPLES = 5

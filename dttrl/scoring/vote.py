@@ -29,7 +29,7 @@ from dttrl.method.scored import FloatArray, Scored
 from dttrl.method.voting.distrivoting import FALLBACKS, DistriVote
 from dttrl.method.voting.election import Vote
 from dttrl.method.voting.registry import METHODS, ParsedMethod, VoteOutcome, parse_method
-from dttrl.scoring.files import Classes, column_floats, read_scored
+from dttrl.scoring.scored_files import Classes, column_floats, read_scored
 from dttrl.scoring.summary import MethodSummary, VoteSummary, count_votes, find_disagreements
 
 NO_CONFIDENCE = "no-confidence"

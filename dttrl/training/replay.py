@@ -25,7 +25,7 @@ from dttrl.method.methods import METHODS
 from dttrl.method.scored import FloatArray, Scored
 from dttrl.method.training_signal import training_signal
 from dttrl.method.voting.registry import VoteOutcome
-from dttrl.scoring.files import WHOLE_FILE, read_scored
+from dttrl.scoring.scored_files import WHOLE_FILE, read_scored
 from dttrl.scoring.summary import VoteSummary
 from dttrl.scoring.vote import elect, expand, has_confidence, pool_mixtures, strategies
 from dttrl.settings.commands import TrainConfig

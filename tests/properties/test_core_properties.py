@@ -36,16 +36,10 @@ SPECIAL = st.sampled_from([float("nan"), float("inf"), 0.0])
 USUAL = st.integers(0, 40).map(lambda i: i / 8)
 ANY_CONFIDENCE = st.one_of(USUAL, USUAL, SPECIAL, st.floats(0, 1e6), st.floats(0, 1e-3))
 SEPARATED = Mixture(1.0, 0.4, 0.5, 3.0, 0.6, 0.5, 100)
-SIMPLE = [
-    "sc",
-    "wsc",
-    "bon",
-    "mob",
+SIMPLE = [name for name in VOTES if name not in ("distrivoting", "progressive")] + [
     "mob:m=sqrt",
     "mob:m=3",
-    "deepconf",
     "deepconf:top=0.5,f=majority",
-    "borda",
 ]
 VOTERS = [*SIMPLE, "progressive"] + [
     f"distrivoting:f={f},reject={r},refit={u}" for f in VOTE_FUNCTIONS for r in REJECTS for u in ("yes", "no")

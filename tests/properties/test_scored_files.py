@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dttrl.answers.grading import Grader
 from dttrl.data.rollout_files import RolloutFiles
 from dttrl.errors import InputError
-from dttrl.scoring.files import read_scored
+from dttrl.scoring.scored_files import read_scored
 
 ANSWERS = ["1/2", "0.5", " 0.5", "3", "3.0", "03", "x", "B", "b", "", " ", None]
 NUMBER = {"1/2": 7, "0.5": 7, " 0.5": 7, "3": 2, "3.0": 2, "03": 2, "x": 5, "B": 9, "b": 11}

@@ -19,8 +19,8 @@ from dttrl.data.tables import read_metadata, read_table, write_table
 from dttrl.errors import InputError, OutputExistsError
 from dttrl.method.confidence import Region
 from dttrl.method.scored import Scored
-from dttrl.scoring.files import read_scored
 from dttrl.scoring.score import score_files, score_rollouts
+from dttrl.scoring.scored_files import read_scored
 
 QUESTIONS = {
     "a": Question("a", "What is 1/2?", answer="1/2"),

@@ -13,7 +13,7 @@ from dttrl.answers.grading import Grader
 from dttrl.data.rollout_files import RolloutFiles
 from dttrl.errors import InputError
 from dttrl.method.scored import Scored
-from dttrl.scoring.files import read_scored
+from dttrl.scoring.scored_files import read_scored
 
 
 @pytest.fixture(scope="module")
