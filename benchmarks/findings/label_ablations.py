@@ -33,14 +33,14 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "ttrl (plain vote)": ("ttrl", {}),
     "centred per question": (BASE, {"centre": "question"}),
     "no shift correction": (BASE, {"shift_correction": False}),
-    "no history (the step's own mixture)": (BASE, {"history_window": 0}),
-    "history of 5 steps": (BASE, {"history_window": 5}),
-    "at least 3 positives": (BASE, {"min_positives": 3}),
-    "at least 6 positives": (BASE, {"min_positives": 6}),
-    "hierarchical vote": (BASE, {"f_vote": "hierarchical"}),
-    "hierarchical vote, guard off": (BASE, {"f_vote": "hierarchical", "reject": "always"}),
-    "hierarchical vote, no reject": (BASE, {"f_vote": "hierarchical", "reject": "off"}),
-    "centred, hierarchical vote": (BASE, {"centre": "question", "f_vote": "hierarchical"}),
+    "no history (the step's own mixture)": (BASE, {"label": "progressive:window=0"}),
+    "history of 5 steps": (BASE, {"label": "progressive:window=5"}),
+    "at least 3 positives": (BASE, {"label": "progressive:min=3"}),
+    "at least 6 positives": (BASE, {"label": "progressive:min=6"}),
+    "hierarchical vote": (BASE, {"label": "progressive:f=hierarchical"}),
+    "hierarchical vote, guard off": (BASE, {"label": "progressive:f=hierarchical,reject=always"}),
+    "hierarchical vote, no reject": (BASE, {"label": "progressive:f=hierarchical,reject=off"}),
+    "centred, hierarchical vote": (BASE, {"centre": "question", "label": "progressive:f=hierarchical"}),
 }
 
 
