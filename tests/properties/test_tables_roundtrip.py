@@ -21,6 +21,7 @@ from dttrl.data.rollout_files import RolloutFiles
 from dttrl.data.rollouts import Rollout, rollouts_to_table, table_to_rollouts
 from dttrl.data.schemas import ROLLOUTS, STAGES, TableSchema
 from dttrl.data.tables import TableWriter, read_table, sanitize, table_from_columns, write_table
+from tests.rollout_groups import read_groups
 
 SETTINGS = settings(deadline=None, max_examples=60)
 
@@ -108,7 +109,7 @@ def test_groups_hold_every_row_once(
                     writer.write(table.slice(first, min(step, stop - first)))
         if not len(table):
             return
-        groups = list(RolloutFiles([Path(folder)]).groups())
+        groups = list(read_groups(RolloutFiles([Path(folder)])))
     rows = [row for group in groups for row in group.table.to_pylist()]
     expected = sorted(
         enumerate(table.to_pylist()),

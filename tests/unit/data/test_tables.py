@@ -23,6 +23,7 @@ from dttrl.data.tables import (
     write_table,
 )
 from dttrl.errors import InputError, OutputExistsError, WorkError
+from tests.rollout_groups import read_groups
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = ROOT.parent / "shared"
@@ -257,7 +258,7 @@ def test_row_groups_are_cut_by_bytes_and_keep_the_rows(tmp_path: Path) -> None:
     for index in range(parquet.num_row_groups):
         group = parquet.read_row_group(index)
         assert len(group) == 1 or group.nbytes <= 2**15 * 1.1
-    (only,) = RolloutFiles([path]).groups()
+    (only,) = read_groups(RolloutFiles([path]))
     assert only.table.equals(table)
 
 
@@ -318,6 +319,6 @@ def test_the_input_may_be_replaced_while_it_is_read(tmp_path: Path) -> None:
     )
     files = RolloutFiles([path])
     with TableWriter(path, files.schema, metadata={}, overwrite=True, row_group_bytes=1) as writer:
-        for group in files.groups():
+        for group in read_groups(files):
             writer.write(group.table)
-    assert [group.query_id for group in RolloutFiles([path]).groups()] == ["a", "b"]
+    assert [group.query_id for group in read_groups(RolloutFiles([path]))] == ["a", "b"]
