@@ -21,10 +21,8 @@ from typing import Final
 from dttrl.answers.bounds import clearly_apart
 from dttrl.answers.exact import INFINITY, Node, UnreadableError, make
 from dttrl.answers.expressions import parse_expression
-from dttrl.answers.normalization import MAX_LENGTH, normalize
+from dttrl.answers.normalization import MAX_LENGTH
 from dttrl.answers.reading import read
-
-__all__ = ["Verdict", "compare", "exact_equal", "normalize", "plain_number", "read"]
 
 
 class Verdict(enum.Enum):
@@ -41,22 +39,17 @@ Leaf = Callable[[Node, Node], "Verdict | None"]
 _PLAIN: Final = re.compile(r"-?\d{1,40}", re.ASCII)
 
 
-def exact_equal(a: str, b: str) -> Verdict | None:
-    r"""Compare two answers without algebra.
+def exact_equal_normalized(first: str, second: str) -> Verdict | None:
+    r"""Compare two normalised answers without algebra.
 
     Returns:
         YES or NO where exact arithmetic and structure decide, UNKNOWN where nothing can (an answer too long
         to read), None where an algebra system may help.
 
-    >>> exact_equal(r"\frac{1}{2}", "0.5"), exact_equal("1/3", "0.333"), exact_equal(r"\sqrt{8}", r"2\sqrt2")
-    (<Verdict.YES: 'yes'>, <Verdict.NO: 'no'>, None)
+    >>> exact_equal_normalized(r"\frac{1}{2}", "0.5"), exact_equal_normalized(r"\sqrt{8}", r"2\sqrt{2}")
+    (<Verdict.YES: 'yes'>, None)
 
     """
-    return exact_equal_normalized(normalize(a), normalize(b))
-
-
-def exact_equal_normalized(first: str, second: str) -> Verdict | None:
-    """Compare two answers that are normalised already, as :func:`exact_equal` does."""
     if not first or not second:
         return Verdict.NO
     if first == second:

@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.answers.equivalence import Verdict, exact_equal_normalized, read
+from dttrl.answers.equivalence import Verdict, exact_equal_normalized
 from dttrl.answers.exact import Node
 from dttrl.answers.grading import Grader
+from dttrl.answers.reading import read
 
 _NAMES: Final = {
     "num": "a number", "sym": "a symbol", "word": "a word", "text": "text", "list": "an unordered list",

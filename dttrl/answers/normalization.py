@@ -90,8 +90,7 @@ def normalize(answer: str) -> str:
     """
     plain = _PLAIN_INTEGER.fullmatch(answer)
     if plain:
-        digits = plain[2].lstrip("0") or "0"
-        return digits if digits == "0" else plain[1] + digits
+        return str(int(plain[1] + plain[2]))
     if len(answer) > MAX_LENGTH:
         return _normalize_long(answer)
     return _normalize(answer)
@@ -125,7 +124,7 @@ def _normalize(answer: str) -> str:
         text = ("(" if french[1] == "]" else "[") + french[2] + (")" if french[3] == "[" else "]")
     plain = _PLAIN_INTEGER.fullmatch(text)
     if plain:
-        text = (plain[1] + plain[2].lstrip("0")) if plain[2].strip("0") else "0"
+        text = str(int(plain[1] + plain[2]))
     if text == r"\ldots" or not any(c.isalnum() or c in "\\?" for c in text):
         return ""
     return f"{text}\\unit{{{unit}}}" if unit else text
