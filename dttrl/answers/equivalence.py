@@ -109,7 +109,8 @@ def _compare(a: Node, b: Node, leaf: Leaf) -> Verdict | None:
         return _same(free and a.name.casefold() == b.name.casefold())
     if {a.op, b.op} == {"word", "num"}:
         return Verdict.NO
-    a, b = _word_as_math(a), _word_as_math(b)
+    # A lone letter run, a word against words, is a variable or a product against expressions.
+    a, b = (parse_expression([node.name]) if node.op == "word" else node for node in (a, b))
     if a.op == b.op == "text":
         return _same(a.name.casefold() == b.name.casefold())
     if a.op == b.op == "union":
@@ -126,13 +127,6 @@ def _compare(a: Node, b: Node, leaf: Leaf) -> Verdict | None:
 
 def _same(condition: bool) -> Verdict:
     return Verdict.YES if condition else Verdict.NO
-
-
-def _word_as_math(node: Node) -> Node:
-    """Read a lone letter run, a word against words, as a variable or product against expressions."""
-    if node.op != "word":
-        return node
-    return parse_expression([node.name])
 
 
 def _members(node: Node) -> tuple[Node, ...]:

@@ -40,7 +40,6 @@ def explain(a: str, b: str, grader: Grader) -> Explanation:
     >>> with Grader() as grader:
     ...     print(explain(r"\frac{1}{2}", "0.5", grader).rule)
     both are the number 1/2
-
     """
     first, second = grader.key(a), grader.key(b)
     verdict = grader.equal(a, b)

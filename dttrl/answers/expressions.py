@@ -231,18 +231,13 @@ class _Parser:
 
     def mixed(self, whole: Node, token: str) -> Node:
         r"""``2\frac{1}{2}`` is 2.5; an improper fraction after a number can be read in two ways."""
-        if not token.isdigit() or self.peek() != "\\frac":
-            return whole
-        following = list(self.tokens[self.position + 1 : self.position + 7])
-        digits = [t for t in following if t not in ("{", "}")]
-        if len(following) < 6 or not all(t.isdigit() for t in digits) or len(digits) != 2:
-            return whole
-        if following != ["{", digits[0], "}", "{", digits[1], "}"]:
-            return whole
-        if int(digits[0][:MAX_DIGITS]) >= int(digits[1][:MAX_DIGITS]):
-            raise BrokenError("mixed number or product")
-        self.take()
-        return make("add", whole, self.fraction())
+        match [token, *self.tokens[self.position : self.position + 7]]:
+            case [_, "\\frac", "{", top, "}", "{", bottom, "}"] if (token + top + bottom).isdigit():
+                if int(top[:MAX_DIGITS]) >= int(bottom[:MAX_DIGITS]):
+                    raise BrokenError("mixed number or product")
+                self.take()
+                return make("add", whole, self.fraction())
+        return whole
 
     def letters(self, token: str) -> Node:
         if len(token) > 3:
@@ -272,9 +267,7 @@ class _Parser:
         following = self.tokens[self.position : self.position + 5]
         if list(following[:4]) == ["{", "d", "}", "{"] and following[-1].startswith("d"):
             raise UnreadableError("a derivative")
-        top = self.argument()
-        bottom = self.argument()
-        return make("div", top, bottom)
+        return make("div", self.argument(), self.argument())
 
     def argument(self) -> Node:
         """Read an argument in braces, or a single digit or letter."""

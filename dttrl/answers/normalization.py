@@ -183,9 +183,9 @@ def _unboxed(text: str) -> str:
 
 def _join_thousands(text: str) -> str:
     text = re.sub(r"(?<=\d)\{,\}(?=\d{1,2}(?!\d))(?!.*\{,\}.*\{,\})", ".", text)  # 3{,}14 has a decimal comma
-    text = re.sub(
-        r"(?<=\d)\{([,:.])\}(?=\d)", r"\1" if not re.search(r"\d\{,\}\d{3}", text) else _brace, text
-    )
+    if re.search(r"\d\{,\}\d{3}", text):
+        text = re.sub(r"(?<=\d)\{,\}(?=\d)", "", text)
+    text = re.sub(r"(?<=\d)\{([,:.])\}(?=\d)", r"\1", text)
     text = re.sub(r"(?<=\d),\\[!,]\s*(?=\d{3}(?!\d))|(?<=\d)\\,(?=\d{3}(?!\d))", "", text)
     text = re.sub(r"\\[,;:!> ]|~", lambda m: "" if m[0] == r"\!" else " ", text)
     if re.search(r"[(\[{]", re.sub(r"\\[a-z]+\{|\^\{|_\{|\}\{", "", text)):
@@ -194,10 +194,6 @@ def _join_thousands(text: str) -> str:
     if re.fullmatch(r"\s*-?[1-9]\d{0,2}(?: \d{3})+\s*", text):
         text = text.replace(" ", "")
     return text
-
-
-def _brace(match: re.Match[str]) -> str:
-    return "" if match[1] == "," else match[1]
 
 
 def _unwrap(text: str) -> str:

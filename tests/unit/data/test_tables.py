@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dttrl.data.rollout_files import RolloutFiles
-from dttrl.data.schemas import EVALUATIONS, FORMAT_VERSION, HISTORY, LABELS, ROLLOUTS, STAGES, VOTES
+from dttrl.data.schemas import EVALUATIONS, FORMAT_VERSION, HISTORY, LABELS, ROLLOUTS, VOTES
 from dttrl.data.tables import (
     TableWriter,
     read_metadata,
@@ -26,6 +26,7 @@ from dttrl.errors import InputError, OutputExistsError, WorkError
 from tests.rollout_groups import read_groups
 
 ROOT = Path(__file__).resolve().parents[3]
+STAGES = (ROLLOUTS, VOTES, LABELS, HISTORY, EVALUATIONS)
 SHARED = ROOT.parent / "shared"
 
 
@@ -50,7 +51,7 @@ def write_raw(path: Path, columns: dict[str, Any]) -> Path:
 
 
 def test_every_column_says_what_it_means_and_which_command_makes_it() -> None:
-    for stage in STAGES.values():
+    for stage in STAGES:
         assert stage.fields.metadata == {b"stage": stage.name.encode()}
         for field in stage.fields:
             assert field.metadata[b"meaning"]
@@ -68,7 +69,7 @@ def test_the_equations_named_are_in_the_paper() -> None:
     if not paper.is_file():
         pytest.skip("the paper's source is not here")
     text = paper.read_text(encoding="utf-8")
-    for stage in STAGES.values():
+    for stage in STAGES:
         for field in stage.fields:
             label = field.metadata.get(b"equation", b"").decode()
             assert not label or f"\\label{{{label}}}" in text, (field.name, label)
