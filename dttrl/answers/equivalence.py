@@ -42,13 +42,11 @@ _PLAIN: Final = re.compile(r"-?\d{1,40}", re.ASCII)
 def exact_equal_normalized(first: str, second: str) -> Verdict | None:
     r"""Compare two normalised answers without algebra.
 
-    Returns:
-        YES or NO where exact arithmetic and structure decide, UNKNOWN where nothing can (an answer too long
-        to read), None where an algebra system may help.
+    YES or NO where exact arithmetic and structure decide, UNKNOWN where nothing can (an answer too long to
+    read), None where an algebra system may help.
 
     >>> exact_equal_normalized(r"\frac{1}{2}", "0.5"), exact_equal_normalized(r"\sqrt{8}", r"2\sqrt{2}")
     (<Verdict.YES: 'yes'>, None)
-
     """
     if not first or not second:
         return Verdict.NO

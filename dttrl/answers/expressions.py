@@ -44,9 +44,7 @@ _CLOSING: Final = frozenset({")", "]", "}", "\\}", "\\rangle"})
 def tokenize(text: str) -> list[str]:
     """Tokens of a normalised answer; letter runs that name functions and constants become commands.
 
-    Raises:
-        BrokenError: ``2e-1`` may be scientific notation or Euler's number.
-
+    Raises BrokenError for ``2e-1``, which may be scientific notation or Euler's number.
     """
     tokens: list[str] = []
     for match in _TOKEN.finditer(text):

@@ -78,12 +78,9 @@ _LETTER_FIRST: Final = re.compile(
 
 
 def extract(text: str, *, kind: AnswerKind = "math", last_number: bool = False) -> Extraction:
-    r"""Find the final answer of a completion.
+    r"""Find the final answer of a completion; a ``<think>`` that never ends gives none.
 
-    Args:
-        text: the completion; a ``<think>`` that never ends gives no answer.
-        kind: what the answer may be.
-        last_number: as a last resort take the last number of the text (source ``last-number``).
+    ``last_number``: as a last resort take the last number of the text (source ``last-number``).
 
     >>> extract(r"First \boxed{12}. No: \boxed{18}.")
     Extraction(answer='18', source='boxed', start=22)
@@ -91,7 +88,6 @@ def extract(text: str, *, kind: AnswerKind = "math", last_number: bool = False) 
     '42'
     >>> extract("12 apples. Done in 3 steps").answer is None
     True
-
     """
     begin = _visible(text)
     if begin is None or (boxes := _boxes(text, begin)) is None:

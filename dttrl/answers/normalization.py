@@ -79,14 +79,10 @@ _WRAPPER: Final = re.compile(r"\\(" + _WRAPPERS + r"|textcolor|color)\*?\s*\{")
 
 
 def normalize(answer: str) -> str:
-    r"""Return the canonical spelling of an answer; ``""`` for one that holds nothing.
-
-    Args:
-        answer: what :func:`dttrl.answers.extraction.extract` found, or a reference answer.
+    r"""Return the canonical spelling of an answer, found or a reference; ``""`` for one that holds nothing.
 
     >>> normalize(r"\dfrac12"), normalize("$1,024.$"), normalize(r"12\text{ cm}")
     ('\\frac{1}{2}', '1024', '12\\unit{cm}')
-
     """
     plain = _PLAIN_INTEGER.fullmatch(answer)
     if plain:
