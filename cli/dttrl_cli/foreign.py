@@ -29,10 +29,10 @@ def accepts_foreign(parameter: str, *, scored: bool) -> Callable[[Callable[..., 
 
             console = Console(quiet=arguments["quiet"], json_output=arguments["json_output"])
             with tempfile.TemporaryDirectory(prefix="dttrl-import-") as folder:
-                accepted = accept(files, Path(folder), scored=scored, kind=arguments.get("kind"))
-                for text in accepted.notes:
+                ours, notes = accept(files, Path(folder), scored=scored, kind=arguments.get("kind"))
+                for text in notes:
                     console.note(f"dttrl: {text}")
-                command(**{**arguments, parameter: accepted.paths})
+                command(**{**arguments, parameter: ours})
 
         return wrapped
 

@@ -73,9 +73,7 @@ class Agreement:
     def leaf(self, a: Node, b: Node) -> Verdict | None:
         """Decide two scalar expressions (or two ``equation`` nodes, which are equal up to a factor).
 
-        Returns:
-            YES or NO; UNKNOWN when they can't be evaluated, or at too few points; None for unread text.
-
+        UNKNOWN when they can't be evaluated, or at too few points; None for unread text.
         """
         exact = exact_leaf(a, b)
         if exact is not None:

@@ -94,12 +94,10 @@ def _power(base: _Bounded, exponent: _Bounded) -> _Bounded:
 def _call(name: str, value: float, error: float) -> _Bounded:
     if name in _ONE_TO_ONE:
         return _ONE_TO_ONE[name](value), error
-    if name in ("tan", "sec"):
-        cosine = (math.cos(value), error)
-        return _divide((math.sin(value), error) if name == "tan" else (1.0, 0.0), cosine)
-    if name in ("cot", "csc"):
-        sine = (math.sin(value), error)
-        return _divide((math.cos(value), error) if name == "cot" else (1.0, 0.0), sine)
+    one, sine, cosine = (1.0, 0.0), (math.sin(value), error), (math.cos(value), error)
+    quotients = {"tan": (sine, cosine), "sec": (one, cosine), "cot": (cosine, sine), "csc": (one, sine)}
+    if name in quotients:
+        return _divide(*quotients[name])
     if name == "exp":
         return _exponential(value, error)
     if name == "ln":

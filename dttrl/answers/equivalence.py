@@ -21,10 +21,8 @@ from typing import Final
 from dttrl.answers.bounds import clearly_apart
 from dttrl.answers.exact import INFINITY, Node, UnreadableError, make
 from dttrl.answers.expressions import parse_expression
-from dttrl.answers.normalization import MAX_LENGTH, normalize
+from dttrl.answers.normalization import MAX_LENGTH
 from dttrl.answers.reading import read
-
-__all__ = ["Verdict", "compare", "exact_equal", "normalize", "plain_number", "read"]
 
 
 class Verdict(enum.Enum):
@@ -41,22 +39,15 @@ Leaf = Callable[[Node, Node], "Verdict | None"]
 _PLAIN: Final = re.compile(r"-?\d{1,40}", re.ASCII)
 
 
-def exact_equal(a: str, b: str) -> Verdict | None:
-    r"""Compare two answers without algebra.
-
-    Returns:
-        YES or NO where exact arithmetic and structure decide, UNKNOWN where nothing can (an answer too long
-        to read), None where an algebra system may help.
-
-    >>> exact_equal(r"\frac{1}{2}", "0.5"), exact_equal("1/3", "0.333"), exact_equal(r"\sqrt{8}", r"2\sqrt2")
-    (<Verdict.YES: 'yes'>, <Verdict.NO: 'no'>, None)
-
-    """
-    return exact_equal_normalized(normalize(a), normalize(b))
-
-
 def exact_equal_normalized(first: str, second: str) -> Verdict | None:
-    """Compare two answers that are normalised already, as :func:`exact_equal` does."""
+    r"""Compare two normalised answers without algebra.
+
+    YES or NO where exact arithmetic and structure decide, UNKNOWN where nothing can (an answer too long to
+    read), None where an algebra system may help.
+
+    >>> exact_equal_normalized(r"\frac{1}{2}", "0.5"), exact_equal_normalized(r"\sqrt{8}", r"2\sqrt{2}")
+    (<Verdict.YES: 'yes'>, None)
+    """
     if not first or not second:
         return Verdict.NO
     if first == second:
@@ -116,7 +107,8 @@ def _compare(a: Node, b: Node, leaf: Leaf) -> Verdict | None:
         return _same(free and a.name.casefold() == b.name.casefold())
     if {a.op, b.op} == {"word", "num"}:
         return Verdict.NO
-    a, b = _word_as_math(a), _word_as_math(b)
+    # A lone letter run, a word against words, is a variable or a product against expressions.
+    a, b = (parse_expression([node.name]) if node.op == "word" else node for node in (a, b))
     if a.op == b.op == "text":
         return _same(a.name.casefold() == b.name.casefold())
     if a.op == b.op == "union":
@@ -133,13 +125,6 @@ def _compare(a: Node, b: Node, leaf: Leaf) -> Verdict | None:
 
 def _same(condition: bool) -> Verdict:
     return Verdict.YES if condition else Verdict.NO
-
-
-def _word_as_math(node: Node) -> Node:
-    """Read a lone letter run, a word against words, as a variable or product against expressions."""
-    if node.op != "word":
-        return node
-    return parse_expression([node.name])
 
 
 def _members(node: Node) -> tuple[Node, ...]:

@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.answers.equivalence import Verdict, exact_equal_normalized, read
+from dttrl.answers.equivalence import Verdict, exact_equal_normalized
 from dttrl.answers.exact import Node
 from dttrl.answers.grading import Grader
+from dttrl.answers.reading import read
 
 _NAMES: Final = {
     "num": "a number", "sym": "a symbol", "word": "a word", "text": "text", "list": "an unordered list",
@@ -39,7 +40,6 @@ def explain(a: str, b: str, grader: Grader) -> Explanation:
     >>> with Grader() as grader:
     ...     print(explain(r"\frac{1}{2}", "0.5", grader).rule)
     both are the number 1/2
-
     """
     first, second = grader.key(a), grader.key(b)
     verdict = grader.equal(a, b)

@@ -44,9 +44,7 @@ _CLOSING: Final = frozenset({")", "]", "}", "\\}", "\\rangle"})
 def tokenize(text: str) -> list[str]:
     """Tokens of a normalised answer; letter runs that name functions and constants become commands.
 
-    Raises:
-        BrokenError: ``2e-1`` may be scientific notation or Euler's number.
-
+    Raises BrokenError for ``2e-1``, which may be scientific notation or Euler's number.
     """
     tokens: list[str] = []
     for match in _TOKEN.finditer(text):
@@ -123,40 +121,36 @@ class _Parser:
         self.position += 1
         return token
 
+    def accept(self, *tokens: str) -> str:
+        """Take the next token if it is one of these, else nothing."""
+        return self.take() if self.peek() in tokens else ""
+
     def sum(self) -> Node:
         self.deeper()
         node = self.product()
-        while self.peek() in ("+", "-"):
-            if self.take() == "+":
-                node = make("add", node, self.product())
-            else:
-                node = make("add", node, make("neg", self.product()))
+        while sign := self.accept("+", "-"):
+            term = self.product()
+            node = make("add", node, term if sign == "+" else make("neg", term))
         self.depth -= 1
         return node
 
     def product(self) -> Node:
         signs = 0
-        while self.peek() in ("+", "-"):
-            signs += self.take() == "-"
+        while sign := self.accept("+", "-"):
+            signs += sign == "-"
             if signs > 3:
                 raise UnreadableError("a row of signs")
         node = self.power()
         divided = False
-        while True:
-            token = self.peek()
-            if token in ("*", "/"):
-                self.take()
-                negative = self.peek() == "-" and bool(self.take())
-                factor = self.power()
-                factor = make("neg", factor) if negative else factor
-                node = make("mul" if token == "*" else "div", node, factor)
-                divided = token == "/"
-            elif self.starts_atom(token):
-                if divided:
-                    raise BrokenError("1/2x can be read in two ways")
-                node = make("mul", node, self.power())
+        while (operator := self.accept("*", "/")) or self.starts_atom(self.peek()):
+            if operator:
+                factor = make("neg", self.power()) if self.accept("-") else self.power()
+                node = make("mul" if operator == "*" else "div", node, factor)
+                divided = operator == "/"
+            elif divided:
+                raise BrokenError("1/2x can be read in two ways")
             else:
-                break
+                node = make("mul", node, self.power())
         return make("neg", node) if signs % 2 else node
 
     def starts_atom(self, token: str) -> bool:
@@ -170,13 +164,12 @@ class _Parser:
 
     def power(self) -> Node:
         node = self.atom()
-        while self.peek() in ("!", "^"):
-            if self.take() == "!":
+        while operator := self.accept("!", "^"):
+            if operator == "!":
                 if self.peek() == "!":
                     raise BrokenError("3!! can be read in two ways")
                 node = make("fact", node)
-            elif self.peek() == "\\circ":
-                self.take()
+            elif self.accept("\\circ"):
                 node = make("div", make("mul", node, symbol("pi")), number(180))
             else:
                 node = make("pow", node, self.exponent())
@@ -184,15 +177,13 @@ class _Parser:
 
     def exponent(self) -> Node:
         self.deeper()
-        if self.peek() == "-":
-            self.take()
+        if self.accept("-"):
             node = make("neg", self.exponent())
         else:
             if len(self.peek()) > 1 and self.peek().isalpha():
                 raise BrokenError("x^ab can be read in two ways")
             node = self.group() if self.peek() == "{" else self.atom()
-            if self.peek() == "^":
-                self.take()
+            if self.accept("^"):
                 node = make("pow", node, self.exponent())
         self.depth -= 1
         return node
@@ -204,10 +195,9 @@ class _Parser:
 
     def group(self) -> Node:
         """``{...}``, or the single token that LaTeX takes in its place."""
-        if self.peek() != "{":
+        if not self.accept("{"):
             token = self.take()
             return _read_number(token) if is_number(token) else self.single(token)
-        self.take()
         if self.peek() == "\\circ":
             raise UnreadableError("a degree sign in braces")
         node = self.sum()
@@ -239,18 +229,13 @@ class _Parser:
 
     def mixed(self, whole: Node, token: str) -> Node:
         r"""``2\frac{1}{2}`` is 2.5; an improper fraction after a number can be read in two ways."""
-        if not token.isdigit() or self.peek() != "\\frac":
-            return whole
-        following = list(self.tokens[self.position + 1 : self.position + 7])
-        digits = [t for t in following if t not in ("{", "}")]
-        if len(following) < 6 or not all(t.isdigit() for t in digits) or len(digits) != 2:
-            return whole
-        if following != ["{", digits[0], "}", "{", digits[1], "}"]:
-            return whole
-        if int(digits[0][:MAX_DIGITS]) >= int(digits[1][:MAX_DIGITS]):
-            raise BrokenError("mixed number or product")
-        self.take()
-        return make("add", whole, self.fraction())
+        match [token, *self.tokens[self.position : self.position + 7]]:
+            case [_, "\\frac", "{", top, "}", "{", bottom, "}"] if (token + top + bottom).isdigit():
+                if int(top[:MAX_DIGITS]) >= int(bottom[:MAX_DIGITS]):
+                    raise BrokenError("mixed number or product")
+                self.take()
+                return make("add", whole, self.fraction())
+        return whole
 
     def letters(self, token: str) -> Node:
         if len(token) > 3:
@@ -258,8 +243,7 @@ class _Parser:
         last = self.subscript(token[-1]) if self.peek() == "_" else symbol(token[-1])
         if len(token) > 1 and self.peek() == "!":
             raise BrokenError("ab! can be read in two ways")
-        if len(token) > 1 and self.peek() == "^":  # in xy^2 the exponent belongs to y
-            self.take()
+        if len(token) > 1 and self.accept("^"):  # in xy^2 the exponent belongs to y
             last = make("pow", last, self.exponent())
         for letter in token[-2::-1]:
             last = make("mul", symbol(letter), last)
@@ -267,14 +251,12 @@ class _Parser:
 
     def subscript(self, letter: str) -> Node:
         self.take("_")
-        if self.peek() != "{":
+        if not self.accept("{"):
             index = self.take()
         else:
-            self.take()
             index = ""
-            while self.peek() != "}":
+            while not self.accept("}"):
                 index += self.take()
-            self.take("}")
         if not re.fullmatch(r"[0-9A-Za-z+\-,]+", index):
             raise UnreadableError("a subscript")
         return symbol(f"{letter}_{index}")
@@ -283,9 +265,7 @@ class _Parser:
         following = self.tokens[self.position : self.position + 5]
         if list(following[:4]) == ["{", "d", "}", "{"] and following[-1].startswith("d"):
             raise UnreadableError("a derivative")
-        top = self.argument()
-        bottom = self.argument()
-        return make("div", top, bottom)
+        return make("div", self.argument(), self.argument())
 
     def argument(self) -> Node:
         """Read an argument in braces, or a single digit or letter."""
@@ -322,8 +302,7 @@ class _Parser:
 
     def root(self) -> Node:
         degree = number(2)
-        if self.peek() == "[":
-            self.take()
+        if self.accept("["):
             degree = self.sum()
             self.take("]")
         if self.peek() not in ("{", "("):
@@ -337,11 +316,9 @@ class _Parser:
         power: Node | None = None
         base: Node | None = None
         for _ in range(2):
-            if self.peek() == "^" and power is None:
-                self.take()
+            if power is None and self.accept("^"):
                 power = self.exponent()
-            elif self.peek() == "_" and base is None and name == "log":
-                self.take()
+            elif base is None and name == "log" and self.accept("_"):
                 base = self.group()
         arguments = self.arguments(name)
         if power is not None and power.op == "num" and power.value == -1:
@@ -356,8 +333,7 @@ class _Parser:
         if self.peek() == "(" or (many and self.peek() == "\\{"):
             closing = {"(": ")", "\\{": "\\}"}[self.take()]
             found = [self.sum()]
-            while many and self.peek() == ",":
-                self.take()
+            while many and self.accept(","):
                 found.append(self.sum())
             self.take(closing)
             return found

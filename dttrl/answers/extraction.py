@@ -8,6 +8,7 @@ text finds the boxes, so the cost is linear whatever the text.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -77,12 +78,9 @@ _LETTER_FIRST: Final = re.compile(
 
 
 def extract(text: str, *, kind: AnswerKind = "math", last_number: bool = False) -> Extraction:
-    r"""Find the final answer of a completion.
+    r"""Find the final answer of a completion; a ``<think>`` that never ends gives none.
 
-    Args:
-        text: the completion; a ``<think>`` that never ends gives no answer.
-        kind: what the answer may be.
-        last_number: as a last resort take the last number of the text (source ``last-number``).
+    ``last_number``: as a last resort take the last number of the text (source ``last-number``).
 
     >>> extract(r"First \boxed{12}. No: \boxed{18}.")
     Extraction(answer='18', source='boxed', start=22)
@@ -90,12 +88,11 @@ def extract(text: str, *, kind: AnswerKind = "math", last_number: bool = False) 
     '42'
     >>> extract("12 apples. Done in 3 steps").answer is None
     True
-
     """
     begin = _visible(text)
-    if begin is None or _ends_in_a_box(text, begin):
+    if begin is None or (boxes := _boxes(text, begin)) is None:
         return Extraction()
-    for start, content in _boxes(text, begin):
+    for start, content in boxes:
         answer = _accept_box(content, kind)
         if answer is not None:
             return Extraction(answer, "boxed", start)
@@ -117,21 +114,11 @@ def _visible(text: str) -> int | None:
     return None if "<think>" in text else 0
 
 
-def _ends_in_a_box(text: str, begin: int) -> bool:
-    """Whether the text was cut off inside its last box: then the final answer is missing."""
-    stack: list[bool] = []
-    for match in _BRACE.finditer(text, begin):
-        token = match[0]
-        if token == "}":
-            if stack and stack.pop():
-                stack = [False] * len(stack)  # a complete box inside counts as the last one
-        elif token.endswith("{") and token != "\\{":
-            stack.append(len(token) > 1)
-    return any(stack)
+def _boxes(text: str, begin: int) -> Iterator[tuple[int, str]] | None:
+    """Complete boxes that hold something, last first; None where the text was cut off inside its last box.
 
-
-def _boxes(text: str, begin: int) -> Iterator[tuple[int, str]]:
-    """Complete boxes that hold something, last first."""
+    A complete box inside an open one counts as the last.
+    """
     found: list[tuple[int, int, int]] = []
     stack: list[tuple[int, int] | None] = []
     for match in _BRACE.finditer(text, begin):
@@ -139,15 +126,16 @@ def _boxes(text: str, begin: int) -> Iterator[tuple[int, str]]:
         if token == "}":
             opened = stack.pop() if stack else None
             if opened is not None:
-                found.append((opened[0], opened[1], match.start()))
+                found.append((*opened, match.start()))
         elif token.endswith("{") and token != "\\{":
-            stack.append((match.start(), match.end()) if len(token) > 1 else None)
+            stack.append(match.span() if len(token) > 1 else None)
+    complete = found[-1][2] if found else -1
+    if any(opened is not None and opened[0] > complete for opened in stack):
+        return None
     for match in _BARE_BOX.finditer(text, begin):
-        found.append((match.start(), match.start("bare"), match.end("bare")))
-    for start, inner, end in sorted(found, reverse=True):
-        content = text[inner:end].strip()
-        if content and len(content) <= MAX_ANSWER and normalize(content):
-            yield start, content
+        found.append((match.start(), *match.span("bare")))
+    contents = ((start, text[inner:end].strip()) for start, inner, end in sorted(found, reverse=True))
+    return (box for box in contents if box[1] and len(box[1]) <= MAX_ANSWER and normalize(box[1]))
 
 
 def _accept_box(content: str, kind: AnswerKind) -> str | None:
@@ -218,7 +206,7 @@ def _sentence(rest: str) -> str:
     end = _SENTENCE_END.search(rest)
     candidate = rest[: end.start()] if end else rest
     bold = re.match(r"\s*\*\*(.+?)\*\*", rest)
-    return bold[1] if bold and bold.start() == 0 else candidate
+    return bold[1] if bold else candidate
 
 
 def _plausible(candidate: str, kind: AnswerKind) -> bool:
@@ -234,11 +222,12 @@ def _plausible(candidate: str, kind: AnswerKind) -> bool:
 
 
 def _letter_after(rest: str) -> str | None:
-    match = _LETTER_FIRST.match(re.sub(r"^[\s:*_#>✅=-]*", "", rest[:400]))
+    rest = re.sub(r"^[\s:*_#>✅=-]*", "", rest[:400])
+    match = _LETTER_FIRST.match(rest)
     if match is None:
         return None
     letter = match["bracketed"] or match["bare"]
-    following = re.sub(r"^[\s:*_#>✅=-]*", "", rest[:400])[match.end() :]
+    following = rest[match.end() :]
     if match["bare"] in ("A", "I") and re.match(r"\s+(?!because|since|as|and|so|by|for)[a-z]", following):
         return None  # "The answer is A good guess", "I think"
     return letter.upper()
@@ -255,8 +244,6 @@ def _lone_letter(text: str, begin: int) -> Extraction | None:
 
 def _last_number(text: str, begin: int, kind: AnswerKind) -> Extraction | None:
     tail = max(begin, len(text) - 20_000)
-    last = None
-    for match in _NUMBER.finditer(text, tail):
-        last = match
+    last = next(iter(deque(_NUMBER.finditer(text, tail), maxlen=1)), None)
     answer = None if last is None else _of_kind(last[0], kind)
     return None if last is None or answer is None else Extraction(answer, "last-number", last.start())

@@ -39,19 +39,16 @@ def sendable(normalized: str) -> bool:
 class Grader:
     """Decides whether answers are equal, and groups answers into classes; close it, or use it in ``with``.
 
-    Args:
-        kind: ``choice`` and ``text`` compare normalised strings only, ``math`` and ``integer`` use
-            everything; any other name is that of a custom grader (:mod:`dttrl.answers.kinds`). ``auto``
-            is math until :meth:`for_source` chooses by the name of the question's data set.
-        timeout_s: wall clock of one pair in the worker, in seconds.
-        memory_mb: address space of the worker, in MiB (not on Windows).
-        use_algebra: False never starts a worker; undecided pairs are then UNKNOWN.
+    Of the kinds, ``choice`` and ``text`` compare normalised strings only, ``math`` and ``integer`` use
+    everything; any other name is that of a custom grader (:mod:`dttrl.answers.kinds`). ``auto`` is math until
+    :meth:`for_source` chooses by the name of the question's data set. ``timeout_s`` is the wall clock of one
+    pair in the worker, in seconds, ``memory_mb`` the worker's address space, in MiB (not on Windows); without
+    ``use_algebra`` no worker is started, and undecided pairs are UNKNOWN.
 
     ``counters`` counts distinct pairs: ``pairs``, and of these ``string`` (equal or unlike as strings),
     ``exact``, ``algebra`` (decided by the worker), ``custom`` (by a custom grader), ``unknown``; ``killed``
     counts workers that had to be killed or died.
     Instances may be shared by threads. A forked child starts a worker of its own.
-
     """
 
     def __init__(
@@ -223,11 +220,8 @@ class Grader:
 
     def match(self, gold: str, representatives: Sequence[str]) -> int:
         """Index of the first representative that equals the reference answer, or -1."""
-        key = self.key(gold)
-        for index, representative in enumerate(representatives):
-            if self._equal_keys(key, self.key(representative)) is Verdict.YES:
-                return index
-        return -1
+        equal = (self.equal(gold, representative) is Verdict.YES for representative in representatives)
+        return next((index for index, same in enumerate(equal) if same), -1)
 
     def spelling(self, answers: Sequence[str | None], class_N: NDArray[np.int32]) -> list[str]:
         """Per class, its most frequent spelling; then the shortest, then the first in code-point order."""

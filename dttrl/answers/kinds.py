@@ -38,7 +38,6 @@ def kind_of_source(source: str | None, query_id: str = "") -> AnswerKind:
 
     >>> kind_of_source("AIME-TTT"), kind_of_source(None, "gpqa_diamond-17"), kind_of_source("math500")
     ('integer', 'choice', 'math')
-
     """
     name = (source or query_id).casefold()
     return next((kind for pattern, kind in _KINDS if pattern.search(name)), "math")

@@ -79,19 +79,14 @@ _WRAPPER: Final = re.compile(r"\\(" + _WRAPPERS + r"|textcolor|color)\*?\s*\{")
 
 
 def normalize(answer: str) -> str:
-    r"""Return the canonical spelling of an answer; ``""`` for one that holds nothing.
-
-    Args:
-        answer: what :func:`dttrl.answers.extraction.extract` found, or a reference answer.
+    r"""Return the canonical spelling of an answer, found or a reference; ``""`` for one that holds nothing.
 
     >>> normalize(r"\dfrac12"), normalize("$1,024.$"), normalize(r"12\text{ cm}")
     ('\\frac{1}{2}', '1024', '12\\unit{cm}')
-
     """
     plain = _PLAIN_INTEGER.fullmatch(answer)
     if plain:
-        digits = plain[2].lstrip("0") or "0"
-        return digits if digits == "0" else plain[1] + digits
+        return str(int(plain[1] + plain[2]))
     if len(answer) > MAX_LENGTH:
         return _normalize_long(answer)
     return _normalize(answer)
@@ -125,7 +120,7 @@ def _normalize(answer: str) -> str:
         text = ("(" if french[1] == "]" else "[") + french[2] + (")" if french[3] == "[" else "]")
     plain = _PLAIN_INTEGER.fullmatch(text)
     if plain:
-        text = (plain[1] + plain[2].lstrip("0")) if plain[2].strip("0") else "0"
+        text = str(int(plain[1] + plain[2]))
     if text == r"\ldots" or not any(c.isalnum() or c in "\\?" for c in text):
         return ""
     return f"{text}\\unit{{{unit}}}" if unit else text
@@ -184,9 +179,9 @@ def _unboxed(text: str) -> str:
 
 def _join_thousands(text: str) -> str:
     text = re.sub(r"(?<=\d)\{,\}(?=\d{1,2}(?!\d))(?!.*\{,\}.*\{,\})", ".", text)  # 3{,}14 has a decimal comma
-    text = re.sub(
-        r"(?<=\d)\{([,:.])\}(?=\d)", r"\1" if not re.search(r"\d\{,\}\d{3}", text) else _brace, text
-    )
+    if re.search(r"\d\{,\}\d{3}", text):
+        text = re.sub(r"(?<=\d)\{,\}(?=\d)", "", text)
+    text = re.sub(r"(?<=\d)\{([,:.])\}(?=\d)", r"\1", text)
     text = re.sub(r"(?<=\d),\\[!,]\s*(?=\d{3}(?!\d))|(?<=\d)\\,(?=\d{3}(?!\d))", "", text)
     text = re.sub(r"\\[,;:!> ]|~", lambda m: "" if m[0] == r"\!" else " ", text)
     if re.search(r"[(\[{]", re.sub(r"\\[a-z]+\{|\^\{|_\{|\}\{", "", text)):
@@ -195,10 +190,6 @@ def _join_thousands(text: str) -> str:
     if re.fullmatch(r"\s*-?[1-9]\d{0,2}(?: \d{3})+\s*", text):
         text = text.replace(" ", "")
     return text
-
-
-def _brace(match: re.Match[str]) -> str:
-    return "" if match[1] == "," else match[1]
 
 
 def _unwrap(text: str) -> str:

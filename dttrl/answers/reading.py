@@ -136,16 +136,14 @@ def _set(tokens: Sequence[str]) -> list[Node]:
     if len(tokens) > 3 and tokens[1] in ("|", ":", "\\mid") and tokens[0] in tokens[2:]:
         return [_single(tokens[2:])]
     inner = _items(tokens)
-    members = inner.args if inner.op == "list" else (inner,)
-    return [member for index, member in enumerate(members) if member not in members[:index]]
+    return list(dict.fromkeys(inner.args if inner.op == "list" else (inner,)))
 
 
 def _single(tokens: Sequence[str]) -> Node:
     parts = split(tokens, frozenset({"\\cup"}))
     if len(parts) > 1:
         if all(len(part) > 2 and part[0] == "\\{" and _closes_at_end(part) for part in parts):
-            members = [member for part in parts for member in _set(part[1:-1])]
-            return Node("list", tuple(m for i, m in enumerate(members) if m not in members[:i]))
+            return Node("list", tuple(dict.fromkeys(member for part in parts for member in _set(part[1:-1]))))
         return Node("union", tuple(_value(part) for part in parts))
     relations = [token for token, depth in depths(tokens) if depth == 0 and token in _RELATIONS]
     if relations:

@@ -49,7 +49,7 @@ def main() -> None:
     _limit("RLIMIT_AS", options.memory_mb * 2**20)
     logging.disable(logging.CRITICAL)
     judge = Judge()
-    _reply(replies, {"ready": True, "algebra": judge.math_verify is not None})
+    _reply(replies, {"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
         _limit_processor_time(options.seconds)

@@ -114,14 +114,11 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Let the process end by itself; kill it if it doesn't."""
-        if self._owner != os.getpid():
-            return
-        self._close_pipe()
-        try:
-            self._process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._owner == os.getpid():
+            self._close_pipe()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=1.0)
+            self.kill()
 
     def _close_pipe(self) -> None:
         with contextlib.suppress(OSError):

@@ -138,12 +138,9 @@ def _prompt(value: Any, where: Place, column: str) -> str:
     if value is None or (isinstance(value, str) and not value.strip()):
         raise InputError(f"{where}: {column!r} is empty; give the question a text or drop the row")
     if not isinstance(value, str) or isinstance(value, NumberLiteral):
-        raise InputError(f"{where}: {column!r} is a {_kind(value)}, expected text or a chat")
+        kind = "number" if isinstance(value, NumberLiteral) else type(value).__name__
+        raise InputError(f"{where}: {column!r} is a {kind}, expected text or a chat")
     return sanitize(value)
-
-
-def _kind(value: Any) -> str:
-    return "number" if isinstance(value, NumberLiteral) else type(value).__name__
 
 
 def _chat_prompt(messages: list[Any], where: Place, column: str) -> str:

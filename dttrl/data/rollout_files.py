@@ -1,4 +1,4 @@
-"""Rollout files read as a stream: one question of one step at a time, never the whole file.
+"""Rollout files read as a stream: whole questions at a time, never the whole file.
 
 Reads files of ours and of other people: ``query_id`` and ``sample_id`` are all that must be there; what a
 command needs beyond them it asks for with ``require``. The rows of a question lie together (they may straddle
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dttrl.data.schemas import KEY_COLUMNS, ROLLOUTS
+from dttrl.data.sorting import sorted_rows
 from dttrl.data.validation import (
     check_distinct,
     conform,
@@ -54,17 +55,11 @@ Key = tuple[int | None, str]
 
 
 @dataclass(frozen=True)
-class RolloutGroup:
-    """The rollouts of one question at one step, sorted by sample_id; step is None offline."""
-
-    step: int | None
-    query_id: str
-    table: pa.Table
-
-
-@dataclass(frozen=True)
 class RolloutBlock:
-    """The rollouts of Q whole questions that follow each other in the files, sorted by sample_id in each."""
+    """The rollouts of Q whole questions that follow each other in the files, sorted by sample_id in each.
+
+    A question is one (step, query_id); step is None offline.
+    """
 
     table: pa.Table
     start_Q: NDArray[np.int64]
@@ -73,17 +68,8 @@ class RolloutBlock:
     query_id: list[str]
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Where consecutive rows come from."""
-
-    path: Path
-    row: int
-    count: int
-
-
 class RolloutFiles:
-    """Rollout files and folders of parts, checked against the ROLLOUTS schema and read group by group.
+    """Rollout files and folders of parts, checked against the ROLLOUTS schema and read question by question.
 
     A folder stands for the ``*.parquet`` files in it, in natural order (part-2 before part-10); a run folder
     for its ``rollouts/``. Files must agree on their columns and on the entries of COMPATIBLE_METADATA;
@@ -93,7 +79,7 @@ class RolloutFiles:
     column, has one of a wrong type or disagrees with another file, and when there is no row at all.
     """
 
-    def __init__(self, paths: Sequence[Path], columns: Sequence[str] | None = None) -> None:
+    def __init__(self, paths: Sequence[Path]) -> None:
         self.paths, self._folders = _expand(paths)
         self._rows: list[int] = []
         self._schemas: list[pa.Schema] = []
@@ -101,18 +87,18 @@ class RolloutFiles:
         for path in self.paths:
             with open_parquet(path) as parquet:
                 metadata.append(file_metadata(parquet, path, ROLLOUTS))
-                self._schemas.append(file_schema(parquet.schema_arrow, path, ROLLOUTS, columns))
+                self._schemas.append(file_schema(parquet.schema_arrow, path, ROLLOUTS))
                 self._rows.append(parquet.metadata.num_rows)
         if not self.num_rows:
             raise InputError(f"{self.paths[0]}: holds no rollouts")
         self.metadata = self._merge(metadata)
         """The metadata entries on which all files agree; {} for other people's files."""
         self.schema = self._common_schema()
-        """The schema of the tables of ``groups()``; has step, query_id and sample_id always."""
+        """The schema of the tables of ``blocks()``; has step, query_id and sample_id always."""
 
     @property
     def column_names(self) -> list[str]:
-        """The columns of the tables of ``groups()``."""
+        """The columns of the tables of ``blocks()``."""
         return list(self.schema.names)
 
     @property
@@ -172,19 +158,12 @@ class RolloutFiles:
         if target.parent in self._folders:
             raise InputError(f"{output}: would become a part of the input folder; write elsewhere")
 
-    def groups(self, columns: Sequence[str] | None = None) -> Iterator[RolloutGroup]:
-        """Yield the rollouts of one (step, query_id) after the other, in file order, sorted by sample_id.
+    def blocks(self, columns: Sequence[str] | None, *, rows: int = 2**16) -> Iterator[RolloutBlock]:
+        """Yield the rollouts of the next questions, about ``rows`` of them at a time, in file order.
 
         ``columns`` narrows what is read; the key columns always come. Raises InputError for a null or unfit
-        value, a repeated key, a group whose rows do not lie together, and damaged data.
+        value, a repeated key, a question whose rows do not lie together, and damaged data.
         """
-        for block in self.blocks(columns, rows=1):
-            bounds = zip(block.start_Q[:-1].tolist(), block.start_Q[1:].tolist(), strict=True)
-            for step, query, (start, stop) in zip(block.step, block.query_id, bounds, strict=True):
-                yield RolloutGroup(step, query, block.table.slice(start, stop - start))
-
-    def blocks(self, columns: Sequence[str] | None, *, rows: int = 2**16) -> Iterator[RolloutBlock]:
-        """Yield the rollouts of many questions at a time, about ``rows`` of them; else as :meth:`groups`."""
         schema = self.schema
         if columns is not None:
             self.require(*columns)
@@ -192,23 +171,54 @@ class RolloutFiles:
             schema = pa.schema(fields, metadata=schema.metadata)
         seen: set[Key] = set()
         tables: list[pa.Table] = []
-        sources: list[_Source] = []
+        first = 0  # number of the first of their rows, counted over all files
         for path in self.paths:
-            for batch, first_row in _batches(path, schema, rows):
-                if not len(batch):
-                    continue
+            for batch in _batches(path, schema, rows):
                 tables.append(batch)
-                sources.append(_Source(path, first_row, len(batch)))
-                if sum(source.count for source in sources) > rows:
+                if sum(map(len, tables)) > rows:
                     table = pa.concat_tables(tables)
                     starts = _starts(table)
                     whole = int(starts[-1])  # the last question may go on in the next batch
                     if whole:
-                        yield _block(table.slice(0, whole), starts[:-1], sources, seen)
-                    tables, sources = [table.slice(whole)], _rest(sources, whole)
+                        yield self._block(table.slice(0, whole), starts[:-1], first, seen)
+                    tables, first = [table.slice(whole)], first + whole
         if tables:
             table = pa.concat_tables(tables)
-            yield _block(table, _starts(table), sources, seen)
+            yield self._block(table, _starts(table), first, seen)
+
+    def _block(self, table: pa.Table, starts: NDArray[np.int64], first: int, seen: set[Key]) -> RolloutBlock:
+        """Check the keys of whole questions, put each into sample order and refuse a repeated sample."""
+        steps = table.column("step").take(starts).to_pylist()
+        queries = table.column("query_id").take(starts).to_pylist()
+        for key, start in zip(zip(steps, queries, strict=True), starts.tolist(), strict=True):
+            if key in seen:
+                raise InputError(
+                    f"{self._place(first + start)}: {_shown(key)} appears again after other questions;"
+                    " sort the rows by step, query_id, sample_id"
+                )
+            seen.add(key)
+        ends = np.append(starts, len(table))
+        sample = table.column("sample_id").to_numpy()
+        question = np.repeat(np.arange(len(starts)), np.diff(ends))
+        if (np.diff(question * 2**32 + sample) <= 0).any():  # most files are in order
+            order, repeats = sorted_rows((question, sample), unique=2)
+            if repeats.any():
+                row = int(order[np.argmax(repeats)])
+                key = steps[question[row]], queries[question[row]]
+                raise InputError(
+                    f"{self._place(first + row)} repeats {_shown(key)}, sample_id {sample[row]};"
+                    " drop one of them"
+                )
+            table = table.take(order)
+        return RolloutBlock(table, ends, steps, queries)
+
+    def _place(self, row: int) -> str:
+        """Return file and row of a row that is counted over all files."""
+        for path, count in zip(self.paths, self._rows, strict=True):
+            if row < count:
+                return f"{path}: row {row}"
+            row -= count
+        raise AssertionError(row)
 
 
 def _expand(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -236,20 +246,17 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
 
 
-def _batches(path: Path, schema: pa.Schema, rows: int) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the conformed rows of a file in batches, with the row at which each starts.
-
-    They have about ``rows`` rows, fewer where those are large.
-    """
+def _batches(path: Path, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
+    """Yield the conformed rows of a file in batches of about ``rows`` rows, fewer where those are large."""
     first_row = 0
     with open_parquet(path) as parquet:
         names = [name for name in schema.names if name in parquet.schema_arrow.names]
         size = _batch_rows(parquet.metadata, schema)
         size = max(size, rows) if size == _BATCH_ROWS else size
         for batch in parquet.iter_batches(batch_size=size, columns=names):
-            table = conform(pa.Table.from_batches([batch]), schema, path, first_row)
-            yield table, first_row
-            first_row += len(table)
+            if len(batch):
+                yield conform(pa.Table.from_batches([batch]), schema, path, first_row)
+                first_row += len(batch)
 
 
 def _batch_rows(metadata: Any, schema: pa.Schema) -> int:
@@ -277,60 +284,6 @@ def _starts(table: pa.Table) -> NDArray[np.int64]:
     changes = pc.not_equal(query.slice(1), query.slice(0, len(query) - 1)).to_numpy()
     starts: NDArray[np.int64] = np.flatnonzero(np.append(True, changes | (step[1:] != step[:-1])))
     return starts
-
-
-def _rest(sources: Sequence[_Source], rows: int) -> list[_Source]:
-    """Return the sources without their first ``rows`` rows."""
-    rest = []
-    for source in sources:
-        gone = min(rows, source.count)
-        rows -= gone
-        if gone < source.count:
-            rest.append(_Source(source.path, source.row + gone, source.count - gone))
-    return rest
-
-
-def _block(
-    table: pa.Table, starts: NDArray[np.int64], sources: Sequence[_Source], seen: set[Key]
-) -> RolloutBlock:
-    """Check the keys of whole questions, put each into sample order and refuse a repeated sample."""
-    steps = table.column("step").take(starts).to_pylist()
-    queries = table.column("query_id").take(starts).to_pylist()
-    for key, start in zip(zip(steps, queries, strict=True), starts.tolist(), strict=True):
-        if key in seen:
-            raise InputError(
-                f"{_place(sources, start)}: {_shown(key)} appears again after other questions;"
-                " sort the rows by step, query_id, sample_id"
-            )
-        seen.add(key)
-    ends = np.append(starts, len(table))
-    sample = table.column("sample_id").to_numpy()
-    rising = np.append(True, sample[1:] > sample[:-1])
-    rising[starts] = True
-    if not rising.all():
-        question = np.repeat(np.arange(len(starts)), np.diff(ends))
-        order = np.lexsort((sample, question))  # stable: of two equal rows the later one comes second
-        sorted_sample, sorted_question = sample[order], question[order]
-        repeated = np.flatnonzero(
-            (sorted_sample[1:] == sorted_sample[:-1]) & (sorted_question[1:] == sorted_question[:-1])
-        )
-        if len(repeated):
-            row = int(order[repeated[0] + 1])
-            key = steps[question[row]], queries[question[row]]
-            raise InputError(
-                f"{_place(sources, row)} repeats {_shown(key)}, sample_id {sample[row]}; drop one of them"
-            )
-        table = table.take(order)
-    return RolloutBlock(table, ends, steps, queries)
-
-
-def _place(sources: Sequence[_Source], position: int) -> str:
-    """Return file and row of the row at ``position`` of all the sources."""
-    for source in sources:
-        if position < source.count:
-            return f"{source.path}: row {source.row + position}"
-        position -= source.count
-    raise AssertionError(position)
 
 
 def _shown(key: Key) -> str:

@@ -91,14 +91,8 @@ def rollouts_to_table(
     ``questions`` maps query_id to the question. Token ids go in only with ``keep_tokens``; an array that was
     not recorded is null. Raises InputError for a rollout whose question is absent.
     """
-    columns: dict[str, list[Any]] = {
-        "step": [rollout.step for rollout in rollouts],
-        "query_id": [rollout.query_id for rollout in rollouts],
-        "sample_id": [rollout.sample_id for rollout in rollouts],
-        "text": [rollout.text for rollout in rollouts],
-        "finish_reason": [rollout.finish_reason for rollout in rollouts],
-        "num_tokens": [rollout.num_tokens for rollout in rollouts],
-    }
+    names = ("step", "query_id", "sample_id", "text", "finish_reason", "num_tokens")
+    columns: dict[str, list[Any]] = {name: [getattr(each, name) for each in rollouts] for name in names}
     asked = [_question(rollout, questions) for rollout in rollouts]
     columns["source"] = [question.source for question in asked]
     columns["prompt"] = [question.prompt for question in asked]
@@ -129,43 +123,32 @@ def table_to_rollouts(table: pa.Table) -> list[Rollout]:
     Needs query_id, sample_id and text. An absent or null token array is empty, an absent step is None, an
     absent finish reason is "stop". Null entries of a token array become NaN. The arrays are read-only views.
     """
-    for name in ("query_id", "sample_id", "text"):
-        if name not in table.column_names:
+    columns: dict[str, list[Any]] = dict.fromkeys(("step", "finish_reason"), [None] * len(table))
+    for name in ("query_id", "sample_id", "text", "step", "finish_reason"):
+        if name in table.column_names:
+            columns[name] = table.column(name).to_pylist()
+        elif name not in columns:
             raise InputError(
                 f"rollouts need the column {name!r}; run `dttrl generate`, or import them with it"
             )
-    n = len(table)
     tokens = {name: _token_arrays(table, name) for name in _TOKEN_COLUMNS}
-    steps = _values(table, "step", [None] * n)
-    reasons = [reason or "stop" for reason in _values(table, "finish_reason", ["stop"] * n)]
+    reasons = [reason or "stop" for reason in columns["finish_reason"]]
     for row, reason in enumerate(reasons):
         if reason not in _FINISH_REASONS:
             raise InputError(
                 f"column 'finish_reason', row {row}: {reason!r}, expected {', '.join(_FINISH_REASONS)}"
             )
-    keys = zip(
-        _values(table, "query_id", []),
-        _values(table, "sample_id", []),
-        _values(table, "text", []),
-        strict=True,
-    )
     return [
         Rollout(
-            query_id=query,
-            sample_id=sample,
-            text=text or "",
-            finish_reason=cast(FinishReason, reasons[row]),
-            step=steps[row],
+            query_id=columns["query_id"][row],
+            sample_id=columns["sample_id"][row],
+            text=columns["text"][row] or "",
+            finish_reason=cast(FinishReason, reason),
+            step=columns["step"][row],
             **{name: arrays[row] for name, arrays in tokens.items()},
         )
-        for row, (query, sample, text) in enumerate(keys)
+        for row, reason in enumerate(reasons)
     ]
-
-
-def _values(table: pa.Table, name: str, default: list[Any]) -> list[Any]:
-    if name not in table.column_names:
-        return default
-    return cast(list[Any], table.column(name).to_pylist())
 
 
 def _token_arrays(table: pa.Table, name: str) -> list[NDArray[Any]]:

@@ -145,16 +145,6 @@ def _json_list_rows(path: Path) -> Iterator[PlacedRow]:
         yield Place(path, number), _object(row, Place(path, number))
 
 
-@contextmanager
-def _large_fields() -> Iterator[None]:
-    # The csv module's limit (128 kB a field) is one of the process: it is put back.
-    before = csv.field_size_limit(2**31 - 1)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
 def _csv_rows(path: Path, delimiter: str) -> Iterator[PlacedRow]:
     with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
@@ -175,11 +165,13 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[PlacedRow]:
 
 def _csv_record(reader: Any, path: Path) -> list[str] | None:
     """Return the next record that is not a blank line, None at the end."""
+    before = csv.field_size_limit(2**31 - 1)  # 128 kB otherwise, for the whole process: it is put back
     try:
-        with _large_fields():
-            return next((record for record in reader if record), None)
+        return next(filter(None, reader), None)
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: bad CSV ({one_line(error)})") from error
+    finally:
+        csv.field_size_limit(before)
 
 
 def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[PlacedRow]:
@@ -187,11 +179,9 @@ def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[P
     with open_parquet(path) as parquet:
         names = parquet.schema_arrow.names
         chosen = None if columns is None else [name for name in names if name in columns]
-        number = 0
-        for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=chosen):
-            for row in batch.to_pylist():
-                yield Place(path, number), row
-                number += 1
+        batches = parquet.iter_batches(batch_size=_BATCH_ROWS, columns=chosen)
+        for number, row in enumerate(row for batch in batches for row in batch.to_pylist()):
+            yield Place(path, number), row
 
 
 def head(path: Path, size: int = _HEAD_BYTES) -> bytes:

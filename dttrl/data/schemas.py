@@ -19,7 +19,7 @@ FORMAT_VERSION = 1
 
 KEY_COLUMNS = ("step", "query_id", "sample_id")
 
-_MEASURE_UNIT = "unit of the measure named in the file metadata"
+_UNIT = "unit of the measure named in the file metadata"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ ROLLOUTS = _stage(
                 "confidence",
                 _FLOAT,
                 "trajectory confidence, higher is surer; null or NaN: cannot be computed",
-                _MEASURE_UNIT,
+                _UNIT,
                 "eq:traj_conf",
             ),
         ),
@@ -197,22 +197,10 @@ VOTES = _stage(
         _TIE,
         _DIVERSITY,
         *_DISTRI,
-        _maybe(
-            "mean_neg",
-            _FLOAT,
-            "mean of the negative (lower) component of the mixture",
-            _MEASURE_UNIT,
-            "eq:gmm",
-        ),
-        _maybe("std_neg", _FLOAT, "standard deviation of the negative component", _MEASURE_UNIT, "eq:gmm"),
-        _maybe(
-            "mean_pos",
-            _FLOAT,
-            "mean of the positive (higher) component of the mixture",
-            _MEASURE_UNIT,
-            "eq:gmm",
-        ),
-        _maybe("std_pos", _FLOAT, "standard deviation of the positive component", _MEASURE_UNIT, "eq:gmm"),
+        _maybe("mean_neg", _FLOAT, "mean of the negative (lower) component of the mixture", _UNIT, "eq:gmm"),
+        _maybe("std_neg", _FLOAT, "standard deviation of the negative component", _UNIT, "eq:gmm"),
+        _maybe("mean_pos", _FLOAT, "mean of the positive (higher) component of the mixture", _UNIT, "eq:gmm"),
+        _maybe("std_pos", _FLOAT, "standard deviation of the positive component", _UNIT, "eq:gmm"),
     ),
 )
 
@@ -252,14 +240,14 @@ HISTORY = _stage(
             "confidence",
             _FLOAT,
             "trajectory confidence as it was measured at its step",
-            _MEASURE_UNIT,
+            _UNIT,
             "eq:traj_conf",
         ),
         _column(
             "midpoint",
             _FLOAT,
             "mean of the two means of the step's own mixture (the same on every row of a step)",
-            _MEASURE_UNIT,
+            _UNIT,
             "eq:shift_correction",
         ),
     ),
@@ -282,7 +270,3 @@ EVALUATIONS = _stage(
         _GOLD,
     ),
 )
-
-STAGES: dict[str, TableSchema] = {
-    stage.name: stage for stage in (ROLLOUTS, VOTES, LABELS, HISTORY, EVALUATIONS)
-}

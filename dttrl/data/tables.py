@@ -19,9 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dttrl.data.outputs import check_target, replacing
-from dttrl.data.schemas import (
-    TableSchema,
-)
+from dttrl.data.schemas import TableSchema
 from dttrl.data.validation import (
     METADATA_KEY,
     check_unique,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 from dttrl.answers.grading import Grader
@@ -13,14 +12,6 @@ from dttrl.interop.formats import Format, recognise
 from dttrl.interop.importing import import_files
 from dttrl.method.confidence import Measure
 from dttrl.scoring.score import score_files
-
-
-@dataclass
-class Accepted:
-    """Rollout files of ours that stand for what was given, and what is to be said about it."""
-
-    paths: list[Path]
-    notes: list[str] = field(default_factory=list)
 
 
 def foreign_format(path: Path) -> Format | None:
@@ -47,40 +38,29 @@ def _ours(path: Path) -> bool:
 
 
 def accept(
-    paths: Sequence[Path],
-    folder: Path,
-    *,
-    scored: bool,
-    kind: str | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Accepted:
+    paths: Sequence[Path], folder: Path, *, scored: bool, kind: str | None = None
+) -> tuple[list[Path], list[str]]:
     """Import other tools' files among ``paths`` into ``folder``; ours stay as they are.
 
-    Files of one format become one. With ``scored`` they are also scored (last step; by log-probability where
-    there are no top entries) unless they hold answers and no token statistics. Raises InputError as the
-    import does.
+    Returns the files of ours that stand for what was given, and what is to be said about it. Files of one
+    format become one. With ``scored`` they are also scored (last step; by log-probability where there are no
+    top entries) unless they hold answers and no token statistics. Raises InputError as the import does.
     """
     formats = {path: foreign_format(path) for path in paths}
-    accepted = Accepted([path for path in paths if formats[path] is None])
+    accepted, notes = [path for path in paths if formats[path] is None], []
     for entry in dict.fromkeys(entry for entry in formats.values() if entry is not None):
         given = [path for path in paths if formats[path] is entry]
         target = folder / f"{entry.name}.parquet"
-        summary = import_files(entry, given, target, progress=progress)
+        summary = import_files(entry, given, target)
         shown = f"{given[0]}" + (f" and {len(given) - 1} more" if len(given) > 1 else "")
-        accepted.notes.append(f"{shown}: read as {entry.name}; {summary.possible}")
-        accepted.notes += summary.notes
+        notes += [f"{shown}: read as {entry.name}; {summary.possible}", *summary.notes]
         measure = _measure(summary.entries)
         if scored and "text" in summary.columns and ("answer" not in summary.columns or measure is not None):
-            target = folder / f"{entry.name}-scored.parquet"
+            imported, target = target, folder / f"{entry.name}-scored.parquet"
             with Grader(kind=kind or AUTO) as grader:
-                score_files(
-                    [folder / f"{entry.name}.parquet"],
-                    target,
-                    grader=grader,
-                    measure=measure or "topk",
-                )
-        accepted.paths.append(target)
-    return accepted
+                score_files([imported], target, grader=grader, measure=measure or "topk")
+        accepted.append(target)
+    return accepted, notes
 
 
 def _measure(entries: dict[str, int]) -> Measure | None:

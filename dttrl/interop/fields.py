@@ -124,6 +124,10 @@ class Fields(NamedTuple):
         """Return the fields of a field that must be an object."""
         return Fields(self.place, self._typed(name, dict))
 
+    def objects(self, name: str) -> list[Fields]:
+        """Return the fields of each entry of a list, all of which must be objects."""
+        return [self.inside(f"{name}.{index}") for index in range(len(self.items(name)))]
+
     def chat(self, name: str) -> str:
         """Return a field that must be text or a chat, as :func:`chat_text` does."""
         return chat_text(self.need(name), name, self.place)

@@ -112,11 +112,8 @@ def _sample(
     identity = label(fields.need("id"), "id", place)
     model = fields.label("output.model") or model
     prompt, gold = _resolved(fields.chat("input"), fields), _gold(fields.get("target"), place)
-    choices = fields.items("output.choices")
-    for index, given in enumerate(choices):
-        if not isinstance(given, dict):
-            raise InputError(f"{place}: field 'output.choices.{index}' is not an object")
-        choice = Fields(place, given)
+    choices = fields.objects("output.choices")
+    for index, choice in enumerate(choices):
         text = _resolved(_message(choice.inside("message").get("content"), place), fields)
         record = Record(
             place,

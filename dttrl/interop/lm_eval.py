@@ -70,9 +70,7 @@ def _flat(groups: list[Any]) -> list[Any]:
 def _answers(row: dict[str, Any], count: int) -> list[str | None]:
     """Return what the filter extracted, where that is one text a response; else nothing."""
     given = row.get("filtered_resps")
-    if row.get("filter") in (None, "none") or not isinstance(given, list):
-        return [None] * count
-    flat = _flat(given)
+    flat = _flat(given) if isinstance(given, list) and row.get("filter") not in (None, "none") else []
     if len(flat) != count or not all(isinstance(text, str) for text in flat):
         return [None] * count
     return [None if text.strip() in ("", _INVALID) else text.strip() for text in flat]

@@ -40,11 +40,10 @@ def read(path: Path, options: ReadOptions, findings: Findings) -> Iterator[Recor
                 findings.remarks[f"{path.name}: responses that are errors were passed over"] += 1
                 continue
             raise InputError(f"{place}: no field 'choices', here or in {', '.join(_BODIES)}")
-        model = Fields(place, body).label("model")
-        for index, choice in enumerate(body["choices"]):
-            if not isinstance(choice, dict):
-                raise InputError(f"{place}: field 'choices.{index}' is not an object")
-            yield _rollout(Fields(place, row), model, Fields(place, choice), options, findings)
+        response = Fields(place, body)
+        model = response.label("model")
+        for choice in response.objects("choices"):
+            yield _rollout(Fields(place, row), model, choice, options, findings)
 
 
 def _body(row: dict[str, Any]) -> dict[str, Any] | None:

@@ -28,10 +28,7 @@ from dttrl.data.validation import one_line, shown
 from dttrl.errors import InputError, WorkError
 from dttrl.interop.fields import Record
 
-COLUMNS = (
-    "step", "query_id", "source", "prompt", "gold", "text", "finish_reason", "num_tokens", "token_ids",
-    "token_offset", "token_confidence", "token_logprob", "answer", "confidence",
-)  # fmt: skip
+COLUMNS = tuple(name for name in ROLLOUTS.fields.names if name in Record.__slots__)
 _FILL = {"prompt": "", "text": "", "finish_reason": "stop", "num_tokens": 0}
 """What stands in a column that may hold no null for the rollouts that lack it."""
 

@@ -24,6 +24,8 @@ from dttrl.interop.fields import Fields, Findings, ReadOptions, Record, chat_tex
 
 SECONDS = 600
 _NOT_SCORES = ("num_tokens",)
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""One thread in the process: each more would reserve memory that its limit counts."""
 
 
 def recognise(path: Path) -> bool:
@@ -60,8 +62,8 @@ def _unpack(path: Path, target: Path) -> None:
                 stderr=subprocess.PIPE,
                 timeout=SECONDS,
                 check=False,
-                cwd=_root(),
-                env=_environment(),
+                cwd=Path(__file__).resolve().parents[2],  # so that the process finds this package
+                env={**os.environ, **dict.fromkeys(_THREADS, "1")},
             )
     except subprocess.TimeoutExpired as error:
         raise InputError(f"{path}: the pickle was not read within {SECONDS} s") from error
@@ -70,19 +72,6 @@ def _unpack(path: Path, target: Path) -> None:
     if done.returncode:
         text = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise InputError(f"{path}: refused: {text[-1] if text else 'the process that read it was killed'}")
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment with one thread: each would reserve memory that the limit counts."""
-    return {
-        **os.environ,
-        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-    }
-
-
-def _root() -> Path:
-    """Return the folder that holds the package, so that the process finds the same one."""
-    return Path(__file__).resolve().parents[2]
 
 
 def _trace(header: Fields, trace: Fields, options: ReadOptions, findings: Findings) -> Record:

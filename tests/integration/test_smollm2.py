@@ -17,6 +17,7 @@ from dttrl.data.schemas import LABELS
 from dttrl.data.tables import read_table
 from dttrl.settings.commands import GenerateConfig, TrainConfig
 from dttrl.settings.files import load_config
+from tests.rollout_groups import read_groups
 
 pytestmark = [
     pytest.mark.slow,
@@ -75,7 +76,9 @@ def test_generate_score_vote(questions: Path, tmp_path: Path) -> None:
         votes = vote_files([scored], ["sc", "wsc", "distrivoting"], grader=grader)
     assert {method.method for method in votes.methods} == {"sc", "wsc", "distrivoting"}
     confidences = [
-        value for group in RolloutFiles([scored]).groups() for value in group.table["confidence"].to_pylist()
+        value
+        for group in read_groups(RolloutFiles([scored]))
+        for value in group.table["confidence"].to_pylist()
     ]
     assert all(value is not None and 0 < value < 40 for value in confidences)
 

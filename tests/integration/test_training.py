@@ -27,6 +27,7 @@ from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import load_config
 from dttrl.training.loop import resume, train
 from dttrl.training.observer import Observer
+from tests.rollout_groups import read_groups
 from tests.tiny import write_questions
 
 STEPS = 6
@@ -104,7 +105,7 @@ def test_the_rollouts_of_a_step_carry_its_signal(finished: Path) -> None:
     path = finished / "rollouts" / "step-000004.parquet"
     files = RolloutFiles([path])
     assert files.metadata["method"] == "distri-gmm"
-    groups = list(files.groups())
+    groups = list(read_groups(files))
     assert len(groups) == 2
     rows = [row for group in groups for row in group.table.to_pylist()]
     assert set(ROLLOUTS.required) <= set(rows[0])

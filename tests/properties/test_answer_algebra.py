@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dttrl.answers.equivalence import Verdict, exact_equal, normalize
+from dttrl.answers.equivalence import Verdict, exact_equal_normalized
 from dttrl.answers.extraction import Extraction, extract
 from dttrl.answers.grading import Grader
+from dttrl.answers.normalization import normalize
 
 PAIRS = Path(__file__).resolve().parents[1] / "data" / "answer_pairs.tsv"
 FUZZ_STRINGS = 4_000
@@ -31,6 +32,10 @@ EXPRESSIONS = st.recursive(
     ),
     max_leaves=5,
 )
+
+
+def exact_equal(a: str, b: str) -> Verdict | None:
+    return exact_equal_normalized(normalize(a), normalize(b))
 
 
 @pytest.fixture(scope="module")

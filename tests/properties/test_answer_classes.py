@@ -8,9 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dttrl.answers.equivalence import Verdict, exact_equal, normalize
+from dttrl.answers.equivalence import Verdict, exact_equal_normalized
 from dttrl.answers.extraction import extract
 from dttrl.answers.grading import Grader
+from dttrl.answers.normalization import normalize
 
 GRADER = Grader(use_algebra=False)
 
@@ -20,6 +21,10 @@ SPELLINGS = st.sampled_from(
      r"\sqrt 2", r"\frac{1", "", None, "...", "1/2x", "x+1", "y=2", "x=2", "2", r"\pm 2", "-2,2", "4:30"]
 )  # fmt: skip
 ANSWERS = st.lists(SPELLINGS | st.integers(-5, 30).map(str) | st.none() | st.text(max_size=8), max_size=24)
+
+
+def exact_equal(a: str, b: str) -> Verdict | None:
+    return exact_equal_normalized(normalize(a), normalize(b))
 
 
 def partition(answers: list[str | None]) -> list[int]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dttrl.answers.equivalence import Verdict, normalize
+from dttrl.answers.equivalence import Verdict
 from dttrl.answers.grading import Grader
+from dttrl.answers.normalization import normalize
 
 PAIRS = Path(__file__).resolve().parents[2] / "data" / "answer_pairs.tsv"
 

@@ -8,9 +8,14 @@ from fractions import Fraction
 
 import pytest
 
-from dttrl.answers.equivalence import Verdict, exact_equal, normalize, plain_number
+from dttrl.answers.equivalence import Verdict, exact_equal_normalized, plain_number
+from dttrl.answers.normalization import normalize
 
 YES, NO = Verdict.YES, Verdict.NO
+
+
+def exact_equal(a: str, b: str) -> Verdict | None:
+    return exact_equal_normalized(normalize(a), normalize(b))
 
 
 @pytest.mark.parametrize(

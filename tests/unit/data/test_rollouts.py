@@ -14,6 +14,7 @@ from dttrl.data.rollouts import Rollout, rollouts_to_table, table_to_rollouts
 from dttrl.data.schemas import ROLLOUTS
 from dttrl.data.tables import write_table
 from dttrl.errors import InputError
+from tests.rollout_groups import read_groups
 
 QUESTIONS = {
     "a": Question("a", "1 + 1?", "2", "sums"),
@@ -79,7 +80,7 @@ def test_rollouts_survive_the_file(tmp_path: Path) -> None:
     rollouts = [rollout("a", i, step=0) for i in range(3)]
     table = rollouts_to_table(rollouts, QUESTIONS, keep_tokens=True)
     write_table(tmp_path / "r.parquet", table, ROLLOUTS, metadata={})
-    (group,) = RolloutFiles([tmp_path / "r.parquet"]).groups()
+    (group,) = read_groups(RolloutFiles([tmp_path / "r.parquet"]))
     assert table_to_rollouts(group.table) == rollouts
 
 

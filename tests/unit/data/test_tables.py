@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dttrl.data.rollout_files import RolloutFiles
-from dttrl.data.schemas import EVALUATIONS, FORMAT_VERSION, HISTORY, LABELS, ROLLOUTS, STAGES, VOTES
+from dttrl.data.schemas import EVALUATIONS, FORMAT_VERSION, HISTORY, LABELS, ROLLOUTS, VOTES
 from dttrl.data.tables import (
     TableWriter,
     read_metadata,
@@ -23,8 +23,10 @@ from dttrl.data.tables import (
     write_table,
 )
 from dttrl.errors import InputError, OutputExistsError, WorkError
+from tests.rollout_groups import read_groups
 
 ROOT = Path(__file__).resolve().parents[3]
+STAGES = (ROLLOUTS, VOTES, LABELS, HISTORY, EVALUATIONS)
 SHARED = ROOT.parent / "shared"
 
 
@@ -49,7 +51,7 @@ def write_raw(path: Path, columns: dict[str, Any]) -> Path:
 
 
 def test_every_column_says_what_it_means_and_which_command_makes_it() -> None:
-    for stage in STAGES.values():
+    for stage in STAGES:
         assert stage.fields.metadata == {b"stage": stage.name.encode()}
         for field in stage.fields:
             assert field.metadata[b"meaning"]
@@ -67,7 +69,7 @@ def test_the_equations_named_are_in_the_paper() -> None:
     if not paper.is_file():
         pytest.skip("the paper's source is not here")
     text = paper.read_text(encoding="utf-8")
-    for stage in STAGES.values():
+    for stage in STAGES:
         for field in stage.fields:
             label = field.metadata.get(b"equation", b"").decode()
             assert not label or f"\\label{{{label}}}" in text, (field.name, label)
@@ -257,7 +259,7 @@ def test_row_groups_are_cut_by_bytes_and_keep_the_rows(tmp_path: Path) -> None:
     for index in range(parquet.num_row_groups):
         group = parquet.read_row_group(index)
         assert len(group) == 1 or group.nbytes <= 2**15 * 1.1
-    (only,) = RolloutFiles([path]).groups()
+    (only,) = read_groups(RolloutFiles([path]))
     assert only.table.equals(table)
 
 
@@ -318,6 +320,6 @@ def test_the_input_may_be_replaced_while_it_is_read(tmp_path: Path) -> None:
     )
     files = RolloutFiles([path])
     with TableWriter(path, files.schema, metadata={}, overwrite=True, row_group_bytes=1) as writer:
-        for group in files.groups():
+        for group in read_groups(files):
             writer.write(group.table)
-    assert [group.query_id for group in RolloutFiles([path]).groups()] == ["a", "b"]
+    assert [group.query_id for group in read_groups(RolloutFiles([path]))] == ["a", "b"]

@@ -12,6 +12,7 @@ from dttrl.data.rollout_files import RolloutFiles
 from dttrl.data.schemas import HISTORY, LABELS, ROLLOUTS
 from dttrl.data.tables import read_metadata, read_table, table_from_columns, write_table
 from dttrl.errors import InputError
+from tests.rollout_groups import read_groups
 
 
 def history(n: int = 4) -> pa.Table:
@@ -79,7 +80,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
 
 def read_or_refuse(path: Path) -> list[dict[str, Any]] | str:
     try:
-        return [row for group in RolloutFiles([path]).groups() for row in group.table.to_pylist()]
+        return [row for group in read_groups(RolloutFiles([path])) for row in group.table.to_pylist()]
     except InputError as error:
         return str(error)
 
@@ -203,7 +204,7 @@ def test_harmless_types_are_accepted(tmp_path: Path) -> None:
 def test_other_types_and_values_are_refused(tmp_path: Path, column: str, values: Any, expected: str) -> None:
     columns = {"query_id": ["a", "b"], "sample_id": [0, 1], column: values}
     path = write_raw(tmp_path / "r.parquet", columns)
-    for read in (lambda: read_table(path, ROLLOUTS), lambda: list(RolloutFiles([path]).groups())):
+    for read in (lambda: read_table(path, ROLLOUTS), lambda: list(read_groups(RolloutFiles([path])))):
         with pytest.raises(InputError, match=expected) as error:
             read()
         assert message(error).startswith(f"{path}: ")

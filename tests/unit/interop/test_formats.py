@@ -20,6 +20,7 @@ from dttrl.errors import InputError
 from dttrl.interop.fields import ReadOptions, question_key
 from dttrl.interop.formats import FORMATS, recognise
 from dttrl.interop.importing import ImportSummary, import_files
+from tests.rollout_groups import read_groups
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "interop"
 U, V = "<|user|>What is 1+1?<|assistant|>", "<|user|>What is 2+3?<|assistant|>"
@@ -326,7 +327,7 @@ def test_every_output_is_what_the_streaming_reader_accepts(tmp_path: Path) -> No
     sources = {"verl": "verl_40.jsonl", "openai": "openai_chat.jsonl", "inspect": "inspect_log.json"}
     for entry, name in {**sources, "lm-eval": samples.name}.items():
         _, summary = imported(entry, [DATA / name], tmp_path)
-        groups = list(RolloutFiles([tmp_path / "out.parquet"]).groups())
+        groups = list(read_groups(RolloutFiles([tmp_path / "out.parquet"])))
         assert len(groups) == summary.questions
         assert sum(group.table.num_rows for group in groups) == summary.rollouts
         assert all(np.array_equal(g.table["sample_id"], range(g.table.num_rows)) for g in groups)

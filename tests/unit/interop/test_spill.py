@@ -19,6 +19,7 @@ from dttrl.interop.fields import Findings, Place, ReadOptions, Record
 from dttrl.interop.formats import Format
 from dttrl.interop.importing import import_files
 from dttrl.interop.spill import Spill
+from tests.rollout_groups import read_groups
 
 PATH = Path("theirs")
 KEYS = st.lists(
@@ -149,6 +150,6 @@ def test_memory_does_not_grow_with_the_texts(tmp_path: Path) -> None:
     assert 3000 * 20_000 > 55 * 2**20
     assert python_peak < 30 * 2**20  # a batch of records, and one of its copy
     assert peak < 20 * 2**20
-    groups = list(RolloutFiles([tmp_path / "out.parquet"]).groups())
+    groups = list(read_groups(RolloutFiles([tmp_path / "out.parquet"])))
     assert [group.table.num_rows for group in groups] == [300] * 10
     assert groups[3].table["text"][1].as_py() == chr(97 + 13) * 20_000

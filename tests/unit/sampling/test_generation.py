@@ -25,6 +25,7 @@ from dttrl.sampling.generation import generate_rollouts
 from dttrl.sampling.parts import parts_folder
 from dttrl.settings.commands import GenerateConfig
 from dttrl.settings.sections import Sampling
+from tests.rollout_groups import read_groups
 from tests.tiny import write_questions
 
 QUESTIONS = [Question(f"q{i}", f"What is {i}?", answer=str(i), source="test") for i in (2, 0, 1)]
@@ -114,7 +115,7 @@ def test_more_samples_draw_only_what_is_missing(tmp_path: Path) -> None:
     sampler = FakeSampler()
     make(output, sampler, samples=5)
     assert [request.sample_ids for request in sampler.asked] == [(3, 4), (3, 4), (0, 1, 2, 3, 4)]
-    groups = list(RolloutFiles([output]).groups())
+    groups = list(read_groups(RolloutFiles([output])))
     assert [group.table["sample_id"].to_pylist() for group in groups] == [[0, 1, 2, 3, 4]] * 3
 
 
