@@ -196,7 +196,8 @@ def _count_rollouts(
             count(f"{name}_wrong", (chosen_BG & ~right_BG)[judged_B])
     if mixture is None:
         return
-    value_BG, right_BG = centred(scored.confidence_RN[known_B], settings["centre"]), right_BG[known_B]
+    right_BG = right_BG[known_B]
+    value_BG = centred(scored.confidence_RN[known_B], settings["centre"])
     positive_BG = assign_positive(value_BG, mixture, monotone=monotone)
     for name, component_BG in (("positive", positive_BG), ("negative", ~positive_BG)):
         count(name, component_BG)

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
+from pydantic import ValidationError
 
 from dttrl.analysis.accuracy import QuestionScore, evaluation_scores
 from dttrl.answers.grading import Grader
@@ -29,7 +30,8 @@ from dttrl.errors import InputError
 from dttrl.method.scored import Scored
 from dttrl.scoring.score import stored_kind
 from dttrl.scoring.scored_files import WHOLE_FILE, read_scored
-from dttrl.settings.commands import TrainConfig, with_defaults
+from dttrl.settings.commands import LENIENT, TrainConfig
+from dttrl.settings.files import first_problem
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -103,7 +105,12 @@ def read_config(run: Path) -> dict[str, Any]:
         raise InputError(f"{run / CONFIG}: not readable as YAML ({one_line(error)})") from error
     if not isinstance(settings, dict):
         raise InputError(f"{run / CONFIG}: expected a mapping of settings, found {type(settings).__name__}")
-    return with_defaults(TrainConfig, settings)
+    unnamed = {"model": "unknown", "questions": "unknown"}
+    try:
+        found = TrainConfig.model_validate(unnamed | settings, context={LENIENT: True})
+    except ValidationError as error:
+        raise InputError(f"{run / CONFIG}: {first_problem(error)}") from None
+    return found.flat()
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

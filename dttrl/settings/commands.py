@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
 
-from dttrl.method.methods import OLDER, Signal
+from dttrl.method.methods import Signal
 from dttrl.section import Section, flag, flat_name
 from dttrl.settings.choices import Auto, Backend, Engine, OpenRLHF
 from dttrl.settings.sections import (
@@ -172,33 +171,6 @@ def nested(config: type[CommandSettings], given: Mapping[str, Any], *, lenient: 
         elif mine is None and not lenient and not _at_default(places[0], value):
             raise ValueError(_stranger(places, chosen))
     return {**found, **whole}
-
-
-def with_defaults(config: type[CommandSettings], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a finished run as its file holds them, those that it lacks at their default.
-
-    Nothing is checked; what belongs to a choice that was not made is left out, and what is unknown stays.
-    """
-    known = settings_of(config)
-    sections = nested(
-        config, {name: given[name] for name in given if name in known or name in OLDER}, lenient=True
-    )
-    found = {name: given[name] for name in given if name not in known and name not in OLDER}
-    for place, field in config.model_fields.items():
-        held = sections[place]
-        section = _chosen(field, dict(held)) or _members(field)[0]
-        for name, info in section.model_fields.items():
-            if not info.is_required():
-                found[flat_name(name, info)] = _plain(info.default)
-        found |= held
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """Return a default as YAML has it."""
-    if isinstance(value, tuple):
-        return list(value)
-    return str(value) if isinstance(value, Path) else value
 
 
 def _members(field: FieldInfo) -> list[type[Section]]:

@@ -41,8 +41,8 @@ def load_config(
         return model.model_validate(values, context={LENIENT: lenient})
     except ValidationError as error:
         named = str(next(iter(error.errors()[0]["loc"][-1:]), ""))
-        origin = "options" if path is None or named in (overrides or {}) else str(path)
-        raise InputError(f"{origin}: {_first_problem(error)}") from None
+        origin = "options" if path is None or named in given else str(path)
+        raise InputError(f"{origin}: {first_problem(error)}") from None
 
 
 def dump_config(config: CommandSettings) -> str:
@@ -93,7 +93,8 @@ def _refuse_repeated(path: Path, node: yaml.Node | None) -> None:
         lines[name] = line
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """Return what is wrong first, in one line that names the setting."""
     problem = error.errors()[0]
     place = problem["loc"]
     # A problem of a section as a whole names what it is about itself.

@@ -138,14 +138,19 @@ def test_a_setting_younger_than_a_run_had_its_default(tmp_path: Path) -> None:
 
 
 def test_without_a_usual_value_every_group_is_named(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / str(i), [], tau=tau) for i, tau in enumerate((0.1, 0.2))]
-    assert [g.label for g in grouping.group_folders(runs)] == ["ttrl tau=0.1", "ttrl tau=0.2"]
+    runs = [make_run(tmp_path / str(i), [], k=k) for i, k in enumerate((10, 20))]
+    assert [g.label for g in grouping.group_folders(runs)] == ["ttrl k=10", "ttrl k=20"]
 
 
 def test_what_most_methods_have_is_usual_where_a_method_is_undecided(tmp_path: Path) -> None:
-    kinds = [("ttrl", 0.1), ("ttrl", 0.2), ("ttrl-gt", 0.1)]
-    runs = [make_run(tmp_path / f"{m}{t}", [], method=m, tau=t) for m, t in kinds]
-    assert [g.label for g in grouping.group_folders(runs)] == ["ttrl", "ttrl tau=0.2", "ttrl-gt"]
+    kinds = [("ttrl", 10), ("ttrl", 20), ("ttrl-gt", 10)]
+    runs = [make_run(tmp_path / f"{m}{k}", [], method=m, k=k) for m, k in kinds]
+    assert [g.label for g in grouping.group_folders(runs)] == ["ttrl", "ttrl k=20", "ttrl-gt"]
+
+
+def test_a_setting_that_a_method_does_not_read_makes_no_group(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(i), [], tau=tau, seed=i) for i, tau in enumerate((0.1, 0.2))]
+    assert [(g.label, g.seeds) for g in grouping.group_folders(runs)] == [("ttrl", (0, 1))]
 
 
 def test_the_question_set_is_the_source_of_the_evaluations(tmp_path: Path) -> None:
@@ -203,7 +208,8 @@ def test_the_history_stands_in_for_rollouts_unless_it_is_centred(tmp_path: Path)
          "midpoint": [2.0, 2.0]},
         schema=HISTORY.fields,
     )  # fmt: skip
-    plain, centred = make_run(tmp_path / "p", []), make_run(tmp_path / "c", [], centre="question")
+    plain = make_run(tmp_path / "p", [], method="distri-gmm")
+    centred = make_run(tmp_path / "c", [], method="distri-gmm", centre="question")
     for run in (plain, centred):
         write_table(run / "history.parquet", table, HISTORY, metadata={})
     assert shift.read_confidences(plain).column("confidence").to_pylist() == [1.0, 3.0]
