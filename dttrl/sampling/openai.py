@@ -49,14 +49,6 @@ class Terms:
     token_ids: bool = False
 
 
-@dataclass(frozen=True)
-class _Served:
-    """The model of a server, of which nothing but the name is known."""
-
-    name: str
-    revision: None = None
-
-
 def open_openai(config: GenerateConfig, asked: OpenAI, questions: Sequence[Question]) -> OpenedBackend:
     """Ask the configured server what it allows and return its sampler.
 
@@ -100,7 +92,7 @@ def open_openai(config: GenerateConfig, asked: OpenAI, questions: Sequence[Quest
         "server": server.url,
         "logprobs_mode": "server",
         "entropy": "topk",
-        **prompt_metadata(config.questions, _Served(config.model.name)),
+        **prompt_metadata(config.questions, config.model.name),
     }
     return OpenedBackend(
         OpenAISampler(server, config.model.name, prompts, terms),

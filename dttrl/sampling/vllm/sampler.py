@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dttrl.data.rollouts import Rollout
 from dttrl.sampling.base import SampleRequest, check_asked, check_room
 from dttrl.sampling.text import StopStrings, TextDecoder, finished_rollout
-from dttrl.sampling.vllm.jobs import Done, Engine, Fleet, Job, Stream
+from dttrl.sampling.vllm.jobs import Done, EngineStart, Fleet, Job, Stream
 from dttrl.settings.sections import Sampling
+
+if TYPE_CHECKING:
+    from dttrl.sampling.vllm.engine import VllmEngine
 
 
 class VllmSampler:
@@ -82,10 +85,21 @@ class VllmSampler:
         )
 
 
+def open_fleet(start: EngineStart, *, on_cpu: bool) -> Fleet:
+    """Start the engines: one, or as many as are chosen, which Ray places."""
+    if start.vllm.replicas > 1 or start.vllm.ray_address is not None:
+        from dttrl.sampling.vllm.replicas import Replicas
+
+        return Replicas(start, gpus=not on_cpu)
+    from dttrl.sampling.vllm.engine import VllmEngine
+
+    return OneEngine(VllmEngine(start))
+
+
 class OneEngine:
     """A fleet of one engine in this process."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: VllmEngine) -> None:
         self._engine = engine
 
     def run(self, jobs: Sequence[Job], settings: Sampling) -> Iterator[list[Done]]:

@@ -24,7 +24,7 @@ from dttrl.sampling.base import Sampler, SampleRequest
 from dttrl.sampling.generation import generate_rollouts
 from dttrl.sampling.parts import parts_folder
 from dttrl.settings.commands import GenerateConfig
-from dttrl.settings.sections import Sampling
+from dttrl.settings.sections import Model, Sampling
 from tests.tiny import write_questions
 
 QUESTIONS = [Question(f"q{i}", f"What is {i}?", answer=str(i), source="test") for i in (2, 0, 1)]
@@ -318,7 +318,7 @@ def test_a_model_goes_on_to_the_same_bytes(tmp_path: Path, tiny_model: Path, aft
     from dttrl.sampling.models import load_model
     from dttrl.sampling.transformers import TransformersSampler
 
-    loaded = load_model(str(tiny_model), device=torch.device("cpu"), dtype=torch.float32)
+    loaded = load_model(Model(name=str(tiny_model)), device=torch.device("cpu"), dtype=torch.float32)
     sampler = TransformersSampler(loaded.model, loaded.tokenizer, loaded.eos_ids)
     questions = [Question(f"q{i}", "1+" * (7 * i % 10) + "1=?") for i in range(8)]
 
