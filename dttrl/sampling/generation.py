@@ -71,7 +71,13 @@ def generate_rollouts(
     full = {**opened.metadata, **settings_metadata(settings), "keep_tokens": keep_tokens}
     total, sampled = samples * len(by_id), 0
     with Parts(output, {**full, "model_files": opened.files}, keep_tokens=keep_tokens) as parts:
-        held = _open(parts, by_id, overwrite=overwrite)
+        try:
+            held = parts.open(by_id)
+        except InputError:
+            if not overwrite:
+                raise
+            parts.discard()
+            held = {}
         requests = _requests(by_id, samples, held, opened.encode)
         missing = sum(len(request.sample_ids) for request in requests if not request.held)
         if progress is not None:
@@ -122,16 +128,6 @@ def generate(
         questions, output, opened, config.generation, settings, overwrite=overwrite, progress=progress
     )
     return replace(summary, skipped=tuple(skipped))
-
-
-def _open(parts: Parts, questions: Mapping[str, Question], *, overwrite: bool) -> dict[str, set[int]]:
-    try:
-        return parts.open(questions)
-    except InputError:
-        if not overwrite:
-            raise
-        parts.discard()
-        return {}
 
 
 def _requests(
