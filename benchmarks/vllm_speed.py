@@ -38,9 +38,11 @@ from typing import Any
 
 import numpy as np
 
-from dttrl.sampling.vllm.engine import VllmEngine, row_statistics
-from dttrl.sampling.vllm.jobs import EngineSettings, Job, Stream
-from dttrl.settings.sections import Sampling
+from dttrl.kernels.token_statistics import STATISTICS
+from dttrl.sampling.vllm.engine import VllmEngine, require_vllm, row_statistics
+from dttrl.sampling.vllm.jobs import EngineStart, Job, Stream
+from dttrl.settings.choices import Vllm
+from dttrl.settings.sections import Model, Sampling
 
 PROMPT = 32
 
@@ -53,8 +55,8 @@ class DictEngine(VllmEngine):
 
     def use(self, statistics: Any, *, seeded: bool) -> None:
         """Take statistics from elsewhere from now on; no sample may be in hand."""
-        before, self.seeded = self._settings.statistics, seeded
-        self._settings = replace(self._settings, statistics=statistics)
+        before, self.seeded = self._start.vllm.statistics, seeded
+        self._start = replace(self._start, vllm=taking(self._start.vllm, statistics))
         if before != statistics == "engine":
             self._install()
         if before == "engine" != statistics:
@@ -64,11 +66,16 @@ class DictEngine(VllmEngine):
         parameters = super()._parameters(job, settings)
         if not self.seeded:
             parameters.seed = None
+        if self._start.vllm.statistics == "none":
+            parameters.logprobs = None
         if self.dicts:
             parameters.flat_logprobs = False
         return parameters
 
     def _statistics(self) -> Iterator[Any]:
+        if self._start.vllm.statistics == "none":
+            yield from (np.empty((STATISTICS, 0), np.float32) for _ in self._ended)
+            return
         if not self.dicts:
             yield from super()._statistics()
             return
@@ -76,6 +83,11 @@ class DictEngine(VllmEngine):
             chosen = [entry[int(token)].logprob for entry, token in zip(entries, ids, strict=True)]
             top = [sorted((e.logprob for e in entry.values()), reverse=True)[:20] for entry in entries]
             yield row_statistics(np.array(chosen, np.float32), np.array(top, np.float32))
+
+
+def taking(vllm: Vllm, statistics: str) -> Vllm:
+    """Settings with statistics from elsewhere, also from nowhere ("none"), which no user can choose."""
+    return vllm.model_copy(update={"statistics": statistics})
 
 
 class Peak:
@@ -166,7 +178,7 @@ def needed(arguments: argparse.Namespace) -> int:
     return PROMPT + tokens
 
 
-def engine_settings(arguments: argparse.Namespace, statistics: Any, **changes: Any) -> EngineSettings:
+def engine_start(arguments: argparse.Namespace, statistics: str, *, replicas: int = 1) -> EngineStart:
     length = max(needed(arguments), 0 if arguments.long else arguments.max_model_len)
     positions = json.loads((Path(arguments.model) / "config.json").read_text())["max_position_embeddings"]
     extra: dict[str, object] = {}
@@ -174,21 +186,20 @@ def engine_settings(arguments: argparse.Namespace, statistics: Any, **changes: A
         extra["hf_overrides"] = {"max_position_embeddings": length}
     if arguments.graphs:
         extra["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    vllm = Vllm(
+        max_model_len=length,
+        max_num_seqs=arguments.max_num_seqs,
+        gpu_memory_utilization=arguments.gpu_memory_utilization,
+        enforce_eager=arguments.eager,
+        replicas=replicas,
+    )
     in_process = True if arguments.in_process else False if arguments.own_process else None
-    options: dict[str, Any] = {
-        "model": arguments.model,
-        "tokenizer": arguments.model,
-        "dtype": arguments.dtype,
-        "max_model_len": length,
-        "max_num_seqs": arguments.max_num_seqs,
-        "gpu_memory_utilization": arguments.gpu_memory_utilization,
-        "enforce_eager": arguments.eager,
-        "in_process": in_process,
-        "statistics": statistics,
-        "ignore_eos": True,
-        "extra": extra,
-    }
-    return EngineSettings(**options | changes)
+    return EngineStart(
+        Model(name=arguments.model, dtype=arguments.dtype),
+        taking(vllm, statistics),
+        in_process=in_process,
+        extra=extra,
+    )
 
 
 def jobs_of(sequences: int, *, questions: int = 8, vocabulary: int) -> list[Job]:
@@ -232,7 +243,7 @@ def draw(engine: VllmEngine, jobs: Sequence[Job], settings: Sampling) -> dict[st
 
 def compare(arguments: argparse.Namespace) -> dict[str, object]:
     began = time.perf_counter()
-    engine = DictEngine(engine_settings(arguments, "none"))
+    engine = DictEngine(engine_start(arguments, "none"))
     report: dict[str, object] = {
         "benchmark": "statistics",
         "start_seconds": round(time.perf_counter() - began, 1),
@@ -285,13 +296,13 @@ def scaling(arguments: argparse.Namespace) -> dict[str, object]:
     """N engines on N times the work, all of them Ray actors, for several N."""
     from dttrl.sampling.vllm.replicas import Replicas
 
-    on_gpu = on_gpus()
+    _, on_cpu = require_vllm()
     vocabulary = vocabulary_of(arguments)
     counts = [int(count) for count in arguments.replicas.split(",")]
     speeds: dict[int, float] = {}
     for count in counts:
         began = time.perf_counter()
-        fleet = Replicas(engine_settings(arguments, "engine"), count, gpus=on_gpu)
+        fleet = Replicas(engine_start(arguments, "engine", replicas=count), gpus=not on_cpu)
         started = time.perf_counter() - began
         jobs = jobs_of(arguments.sequences * count, questions=8 * count, vocabulary=vocabulary)
         warm = Sampling(max_new_tokens=min(8, arguments.tokens), top_p=arguments.top_p)
@@ -324,8 +335,8 @@ def long_question(arguments: argparse.Namespace) -> dict[str, object]:
 
     samples, tokens = map(int, arguments.long.split("x"))
     arguments.max_num_seqs = min(arguments.max_num_seqs, samples)
-    engine = VllmEngine(engine_settings(arguments, "engine"))
-    files = load_tokenizer(arguments.model)
+    engine = VllmEngine(engine_start(arguments, "engine"))
+    files = load_tokenizer(Model(name=arguments.model))
     sampler = VllmSampler(lambda: OneEngine(engine), files.tokenizer, ())
     prompt = jobs_of(1, questions=1, vocabulary=vocabulary_of(arguments))[0].prompt_ids
     request = SampleRequest("long", prompt, tuple(range(samples)))
@@ -360,15 +371,6 @@ def setting(arguments: argparse.Namespace) -> dict[str, object]:
         "torch": torch.__version__,
         **{name: getattr(arguments, name) for name in names},
     }
-
-
-def on_gpus() -> bool:
-    from dttrl.sampling.vllm.engine import quiet_environment
-
-    quiet_environment()
-    from vllm.platforms import current_platform
-
-    return not current_platform.is_cpu()
 
 
 def tiny(folder: Path, positions: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,15 +72,4 @@ def generate(
     if summary.skipped:
         rows.insert(1, ["left out (too long)", ", ".join(summary.skipped)])
     console.table(f"Sampled {output}", ["", "value"], rows)
-    console.data(
-        {
-            "output": output,
-            "questions": summary.questions,
-            "rollouts": summary.rollouts,
-            "sampled": summary.sampled,
-            "tokens": summary.tokens,
-            "truncated": summary.truncated,
-            "skipped": list(summary.skipped),
-            "seconds": summary.seconds,
-        }
-    )
+    console.data(asdict(summary))

@@ -1,5 +1,5 @@
 """Drawing rollouts from a language model, and the models themselves.
 
-``settings`` and ``base`` are light; ``models``, ``gguf``, ``transformers`` and what they use import torch.
+``base`` and ``prompts`` are light; ``models``, ``gguf``, ``transformers`` and what they use import torch.
 Nothing is imported here, so that ``import dttrl.sampling`` loads neither.
 """

@@ -96,24 +96,24 @@ def positions(config: object) -> int | None:
     return None if found is None else int(found)
 
 
-def check_asked(request: SampleRequest) -> None:
-    """Raise InputError for a request without a prompt or without samples."""
+def check_request(
+    request: SampleRequest, settings: Sampling, context: int | None, named: str, also: str = ""
+) -> None:
+    """Raise InputError for a request without a prompt or samples, or without room for a whole completion.
+
+    ``context`` is the limit, ``named`` says what it is, ``also`` what else may be done about it.
+    """
     question = f"question {request.query_id!r}"
     if not request.prompt_ids:
         raise InputError(f"{question}: the prompt has no tokens; there is nothing to continue")
     if not request.sample_ids:
         raise InputError(f"{question}: no samples were asked for (--samples must be at least 1)")
-
-
-def check_room(request: SampleRequest, settings: Sampling, context: int, named: str, also: str = "") -> None:
-    """Raise InputError for a prompt that leaves no room for a whole completion.
-
-    ``named`` says what the limit is, ``also`` what else may be done about it.
-    """
+    if context is None:
+        return
     room = context - len(request.prompt_ids)
     if settings.max_new_tokens > room:
         advice = f"use --max-new-tokens {room} or less" if room > 0 else "shorten the prompt"
         raise InputError(
-            f"question {request.query_id!r}: {len(request.prompt_ids)} prompt tokens and "
-            f"{settings.max_new_tokens} new ones exceed {named}; {advice}{also}"
+            f"{question}: {len(request.prompt_ids)} prompt tokens and {settings.max_new_tokens} new ones "
+            f"exceed {named}; {advice}{also}"
         )

@@ -79,44 +79,7 @@ class _Store:
             self.statistics_4RT[:, rows, start:end] = numbers
 
 
-class _Uniforms:
-    """Every row's own stream of uniform numbers, moved to the device a block at a time."""
-
-    def __init__(self, rows: Sequence[Row], seed: int, device: torch.device) -> None:
-        self._device = device
-        self._generators = [
-            derive(
-                seed,
-                step=row.request.step or 0,
-                query=row.request.query_id,
-                purpose=f"sample:{row.sample_id}",
-            )
-            for row in rows
-        ]
-
-    def draw(self, rows: NDArray[np.int64]) -> Tensor:
-        block = np.stack([self._generators[row].random(UNIFORMS, dtype=np.float32) for row in rows])
-        return torch.from_numpy(block).to(self._device)
-
-
-def decode_batch(
-    forward: Forward,
-    rows: Sequence[Row],
-    settings: Sampling,
-    eos_ids: Sequence[int],
-    stop_check: StopCheck | None,
-    fused: FusedForward | None = None,
-) -> list[Finished]:
-    """Decode the rows together and return them in the same order. Call it without gradients."""
-    batch = _Batch(forward, rows, settings, eos_ids, stop_check)
-    if fused is None:
-        batch.run()
-    else:
-        batch.run_fused(fused)
-    return batch.finished()
-
-
-class _Batch:
+class Batch:
     """The rows of one batch and what they have produced."""
 
     def __init__(
@@ -136,11 +99,35 @@ class _Batch:
         self._done = np.zeros(len(rows), dtype=bool)
         self._length = np.full(len(rows), settings.max_new_tokens)
         self._store = _Store(len(rows), settings.max_new_tokens)
-        self._uniforms = _Uniforms(rows, settings.seed, forward.device)
+        # Every row has a stream of uniform numbers of its own.
+        self._generators = [
+            derive(
+                settings.seed,
+                step=row.request.step or 0,
+                query=row.request.query_id,
+                purpose=f"sample:{row.sample_id}",
+            )
+            for row in rows
+        ]
         self._prompts = {row.question: row.request.prompt_ids for row in rows}
 
-    def run(self) -> None:
-        """Decode until every row has ended or is at its limit."""
+    def decode(self, fused: FusedForward | None = None) -> list[Finished]:
+        """Decode until every row has ended or is at its limit; call it without gradients."""
+        if fused is None:
+            self._run()
+        else:
+            self._run_fused(fused)
+        tokens, numbers = self._store.token_RT, self._store.statistics_4RT
+        return [
+            Finished(
+                token_ids=tokens[row, :length].copy(),
+                statistics=numbers[:, row, :length].copy(),
+                finish_reason="stop" if self._done[row] else "length",
+            )
+            for row, length in enumerate(self._length)
+        ]
+
+    def _run(self) -> None:
         limit = self._settings.max_new_tokens
         share = _DROP_SHARE_STATIC if self._forward.static else _DROP_SHARE
         logits_RV, question_R = self._prefill()
@@ -149,7 +136,7 @@ class _Batch:
         start = 0
         while True:
             if start % UNIFORMS == 0:
-                uniform_RT = self._uniforms.draw(self._alive)
+                uniform_RT = self._uniforms()
             size = min(self._block, limit - start)
             token_RT, numbers_4RT = self._decode_block(logits_RV, uniform_RT[:, start % UNIFORMS :], size)
             last_R = token_RT[:, -1]
@@ -163,13 +150,13 @@ class _Batch:
                 uniform_RT, last_R = uniform_RT[keep], last_R[keep]
             logits_RV = self._forward.step(last_R)
 
-    def run_fused(self, fused: FusedForward) -> None:
+    def _run_fused(self, fused: FusedForward) -> None:
         """Do so with the fused kernels; rows are dropped where a smaller graph serves the rest."""
         from dttrl.kernels.decode_forward import BLOCK, padded_rows
 
         limit = self._settings.max_new_tokens
         logits_RV, question_R = self._prefill()
-        uniform_RT = self._uniforms.draw(self._alive)
+        uniform_RT = self._uniforms()
         token_RT, numbers_4RT = self._decode_block(logits_RV, uniform_RT, 1)
         # The general path's cache stays one row a question; the fused one copies from it.
         layers, lengths = self._forward.keys_and_values(), [len(prompt) for prompt in self._prompts.values()]
@@ -184,24 +171,12 @@ class _Batch:
                     fused.keep(keep)
                     uniform_RT = uniform_RT[keep]
                 if start % UNIFORMS == 0:
-                    uniform_RT = self._uniforms.draw(self._alive)
+                    uniform_RT = self._uniforms()
                 # Blocks end where the uniform numbers do.
                 size = min(BLOCK - start % BLOCK, limit - start)
                 self._record(start, *fused.block(uniform_RT[:, start % UNIFORMS :], size))
                 start += size
         fused.end()
-
-    def finished(self) -> list[Finished]:
-        """Return what each row produced, cut after its last token."""
-        tokens, numbers = self._store.token_RT, self._store.statistics_4RT
-        return [
-            Finished(
-                token_ids=tokens[row, : self._length[row]].copy(),
-                statistics=numbers[:, row, : self._length[row]].copy(),
-                finish_reason="stop" if self._done[row] else "length",
-            )
-            for row in range(len(self._rows))
-        ]
 
     def _prefill(self) -> tuple[Tensor, Tensor]:
         """Prefill every question once; return each row's logits, and which question it continues."""
@@ -209,6 +184,11 @@ class _Batch:
         logits_QV = self._forward.prefill(list(self._prompts.values()), self._settings.max_new_tokens)
         question_R = torch.tensor([place[row.question] for row in self._rows], device=self._forward.device)
         return logits_QV.index_select(0, question_R), question_R
+
+    def _uniforms(self) -> Tensor:
+        """Return the next ``UNIFORMS`` numbers of each running row, on the device."""
+        block = np.stack([self._generators[row].random(UNIFORMS, dtype=np.float32) for row in self._alive])
+        return torch.from_numpy(block).to(self._forward.device)
 
     def _decode_block(self, logits_RV: Tensor, uniform_RT: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Choose ``size`` tokens a row, feeding each but the last; return tokens and statistics."""

@@ -11,16 +11,12 @@ whole buffer, with a mask for what is not there yet.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dttrl.sampling.cache import GROWTH, GrowingLayer, new_cache
-
-# Given token ids (R, 1), positions and mask: logits (R, V).
-Call = Callable[[Tensor, Tensor, Tensor], Tensor]
+from dttrl.sampling.cache import GROWTH, new_cache
 
 
 class Forward:
@@ -94,16 +90,7 @@ class Forward:
         capacity = max(self._cache.layers[0].capacity, self._length + 1)
         if capacity == self._length + 1:
             capacity = self._length + max(GROWTH, self._length // 4)
-        return _StaticSteps(
-            self._call,
-            self._cache.layers,
-            self._position_R1,
-            self._seen_RC,
-            rows,
-            self._length,
-            capacity,
-            graph=self.device.type == "cuda",
-        )
+        return _StaticSteps(self, rows, capacity)
 
     def _end_static(self) -> None:
         if self._steps is not None:
@@ -133,36 +120,26 @@ class Forward:
 
 
 class _StaticSteps:
-    """Steps for a fixed set of rows, until ``capacity`` tokens are in the cache.
+    """Steps of ``forward`` for a fixed set of rows, until ``capacity`` tokens are in the cache.
 
-    ``position_R1`` is advanced in place by every step. ``seen_RL`` says which of the ``length`` tokens in
-    the cache are padding; it has one row if none are. The first step runs as usual (it warms everything
-    up); the second is recorded; with ``graph`` False, as on a CPU, all run as usual.
+    The positions of ``forward`` are advanced in place by every step. The first step runs as usual (it warms
+    everything up); the second is recorded, on a CUDA device; elsewhere all run as usual.
     """
 
-    def __init__(
-        self,
-        call: Call,
-        layers: Sequence[GrowingLayer],
-        position_R1: Tensor,
-        seen_RL: Tensor,
-        rows: int,
-        length: int,
-        capacity: int,
-        *,
-        graph: bool,
-    ) -> None:
-        device = position_R1.device
-        self._call, self._layers, self._position_R1 = call, layers, position_R1
+    def __init__(self, forward: Forward, rows: int, capacity: int) -> None:
+        device, length, seen_RL = forward.device, forward._length, forward._seen_RC
+        self._call, self._layers = forward._call, forward._cache.layers
+        self._position_R1 = forward._position_R1
         self._place = torch.tensor([length], device=device)
-        for layer in layers:
+        for layer in self._layers:
             layer.fix_place(self._place, capacity)
-        self.capacity = layers[0].capacity
+        self.capacity: int = self._layers[0].capacity
+        # Which of the tokens in the cache are padding; one row if none are.
         self._mask_R11C = torch.zeros(seen_RL.shape[0], 1, 1, self.capacity, dtype=torch.bool, device=device)
         self._mask_R11C[:, 0, 0, :length] = True
         self._mask_R11C[:, 0, 0, : seen_RL.shape[1]] = seen_RL
         self._token_R1 = torch.zeros(rows, 1, dtype=torch.long, device=device)
-        self._wanted, self._warm = graph, False
+        self._wanted, self._warm = device.type == "cuda", False
         self._graph: torch.cuda.CUDAGraph | None = None
         self._logits_RV = self._token_R1
 

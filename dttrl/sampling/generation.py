@@ -23,12 +23,12 @@ from dttrl.data.outputs import check_new_file
 from dttrl.data.questions import Question
 from dttrl.data.tables import TableWriter
 from dttrl.errors import InputError
-from dttrl.sampling.base import Sampler, SampleRequest, fitting
+from dttrl.sampling.base import OpenedBackend, SampleRequest, fitting
 from dttrl.sampling.opening import open_backend
 from dttrl.sampling.parts import Parts
 from dttrl.sampling.prompts import load_questions, settings_metadata
 from dttrl.settings.commands import GenerateConfig
-from dttrl.settings.sections import Sampling
+from dttrl.settings.sections import Generation, Sampling
 
 
 @dataclass(frozen=True)
@@ -41,49 +41,49 @@ class GenerationSummary:
     sampled: int
     tokens: int
     truncated: int
-    seconds: float
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[str, ...]
     """Ids of questions that were left out because their prompts are too long."""
+    seconds: float
 
 
 def generate_rollouts(
     questions: Sequence[Question],
     output: Path,
-    *,
-    samples: int,
-    sampler: Sampler,
+    opened: OpenedBackend,
+    generation: Generation,
     settings: Sampling,
-    encode: Callable[[Question], Sequence[int]],
-    metadata: Mapping[str, object],
-    keep_tokens: bool = False,
-    files: str | None = None,
+    *,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> GenerationSummary:
-    """Sample ``samples`` rollouts of each question into ``output``, continuing what earlier calls began.
+    """Sample the rollouts of each question into ``output``, continuing what earlier calls began.
 
-    ``encode`` turns a question into the prompt's token ids. ``files`` identifies the files of a local model;
-    like the ``metadata``, it must be that of the parts. ``progress`` is called with the rollouts that are
-    finished and how many there will be; the first call counts what was there. With ``overwrite`` an existing
-    output is replaced at the end, and parts of other settings are discarded.
+    The backend's files and metadata must be those of the parts. ``progress`` is called with the rollouts that
+    are finished and how many there will be; the first call counts what was there. With ``overwrite`` an
+    existing output is replaced at the end, and parts of other settings are discarded.
     """
-    if samples < 1:
-        raise InputError(f"--samples must be at least 1, not {samples}")
     if not questions:
         raise InputError("no question to sample; the question file is empty")
     check_new_file(output, overwrite=overwrite)
     began = time.monotonic()
     by_id = {question.id: question for question in questions}
-    full = {**metadata, **settings_metadata(settings), "keep_tokens": keep_tokens}
+    samples, keep_tokens = generation.samples, generation.keep_tokens
+    full = {**opened.metadata, **settings_metadata(settings), "keep_tokens": keep_tokens}
     total, sampled = samples * len(by_id), 0
-    with Parts(output, {**full, "model_files": files}, keep_tokens=keep_tokens) as parts:
-        held = _open(parts, by_id, overwrite=overwrite)
-        requests = _requests(by_id, samples, held, encode)
+    with Parts(output, {**full, "model_files": opened.files}, keep_tokens=keep_tokens) as parts:
+        try:
+            held = parts.open(by_id)
+        except InputError:
+            if not overwrite:
+                raise
+            parts.discard()
+            held = {}
+        requests = _requests(by_id, samples, held, opened.encode)
         missing = sum(len(request.sample_ids) for request in requests if not request.held)
         if progress is not None:
             progress(total - missing, total)
         try:
-            for rollouts in sampler.sample(requests, settings) if missing else ():
+            for rollouts in opened.sampler.sample(requests, settings) if missing else ():
                 parts.add(rollouts, by_id)
                 sampled += len(rollouts)
                 if progress is not None:
@@ -92,9 +92,8 @@ def generate_rollouts(
             parts.flush(by_id)
         tokens, truncated = _join(parts.groups(by_id, samples), output, full, overwrite=overwrite)
         parts.remove()
-    return GenerationSummary(
-        output, len(by_id), total, sampled, tokens, truncated, seconds=time.monotonic() - began
-    )
+    seconds = time.monotonic() - began
+    return GenerationSummary(output, len(by_id), total, sampled, tokens, truncated, (), seconds)
 
 
 def generate(
@@ -121,32 +120,14 @@ def generate(
     skipped: list[str] = []
     if config.generation.skip_long:
         questions, skipped = fitting(
-            questions, opened.encode, context=opened.context, max_new_tokens=config.sampling.max_new_tokens
+            questions, opened.encode, context=opened.context, max_new_tokens=settings.max_new_tokens
         )
+    if skipped:
+        opened = replace(opened, metadata={**opened.metadata, "skipped_long": skipped})
     summary = generate_rollouts(
-        questions,
-        output,
-        samples=config.generation.samples,
-        sampler=opened.sampler,
-        settings=settings,
-        encode=opened.encode,
-        metadata={**opened.metadata, **({"skipped_long": skipped} if skipped else {})},
-        keep_tokens=config.generation.keep_tokens,
-        files=opened.files,
-        overwrite=overwrite,
-        progress=progress,
+        questions, output, opened, config.generation, settings, overwrite=overwrite, progress=progress
     )
     return replace(summary, skipped=tuple(skipped))
-
-
-def _open(parts: Parts, questions: Mapping[str, Question], *, overwrite: bool) -> dict[str, set[int]]:
-    try:
-        return parts.open(questions)
-    except InputError:
-        if not overwrite:
-            raise
-        parts.discard()
-        return {}
 
 
 def _requests(

@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,7 @@ def _convert(file: Path, folder: Path) -> None:
 
     try:
         fields = GGUFReader(file).fields
-        with _quiet():
+        with contextlib.redirect_stderr(io.StringIO()):  # progress bars
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             loaded = AutoModelForCausalLM.from_pretrained(
                 file.parent, gguf_file=file.name, dtype=torch.float32, **_dequantise()
@@ -114,7 +113,7 @@ def _convert(file: Path, folder: Path) -> None:
     model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.config.bos_token_id = model.generation_config.bos_token_id = tokenizer.bos_token_id
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
-    with _quiet():
+    with contextlib.redirect_stderr(io.StringIO()):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
@@ -172,10 +171,3 @@ def _correct_tokenizer(tokenizer: Any, fields: Any) -> None:
         backend.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the progress bars of the conversion off the terminal."""
-    with contextlib.redirect_stderr(io.StringIO()):
-        yield

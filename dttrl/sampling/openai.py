@@ -49,27 +49,13 @@ class Terms:
     token_ids: bool = False
 
 
-@dataclass(frozen=True)
-class _Served:
-    """The model of a server, of which nothing but the name is known."""
-
-    name: str
-    revision: None = None
-
-
 def open_openai(config: GenerateConfig, asked: OpenAI, questions: Sequence[Question]) -> OpenedBackend:
     """Ask the configured server what it allows and return its sampler.
 
     InputError, one line each, for an address or key that is refused, a model that is not there, a server that
     gives no log-probabilities, and settings that a server cannot follow; WorkError when it fails.
     """
-    server = open_server(
-        asked.base_url,
-        key_variable=asked.api_key_env,
-        retries=asked.retries,
-        timeout_s=asked.timeout,
-        concurrency=asked.concurrency,
-    )
+    server = open_server(asked)
     if config.model.revision is not None:
         raise InputError("--revision does not go with --backend openai: the server has loaded its model")
     prompts = {question.id: prompt_of(config.questions, question) for question in questions}
@@ -100,7 +86,7 @@ def open_openai(config: GenerateConfig, asked: OpenAI, questions: Sequence[Quest
         "server": server.url,
         "logprobs_mode": "server",
         "entropy": "topk",
-        **prompt_metadata(config.questions, _Served(config.model.name)),
+        **prompt_metadata(config.questions, config.model.name),
     }
     return OpenedBackend(
         OpenAISampler(server, config.model.name, prompts, terms),
@@ -157,7 +143,7 @@ class OpenAISampler:
                         put([finished[number] for number in request.sample_ids])
                         del done[index]
 
-            await _together(work, self._server.concurrency)
+            await _together(work, self._server.asked.concurrency)
 
     async def _one(
         self, session: Session, request: SampleRequest, sample_id: int, settings: Sampling
@@ -169,7 +155,7 @@ class OpenAISampler:
         body = request_body(self._model, prompt, self._terms, settings, seed=seed)
         what = f"question {request.query_id!r}, sample {sample_id}"
         try:
-            reply = read_reply(await session.post(path_of(prompt), body, what=what))
+            reply = read_reply(await session.ask(path_of(prompt), body, what=what))
             if not reply.tokens.names and reply.finish_reason != "abort" and reply.text:
                 raise ReplyError("there are no log-probabilities")
         except Refused as refused:
@@ -227,7 +213,7 @@ async def _negotiate(session: Session, model: str, prompt: Prompt, settings: Sam
     while True:
         body = request_body(model, prompt, terms, short, seed=0)
         try:
-            answer = await session.post(path_of(prompt), body, what=what, patient=False)
+            answer = await session.ask(path_of(prompt), body, what=what, patient=False)
             return _as_given(terms, read_reply(answer), server)
         except Refused as refused:
             changed = _next_terms(terms, refused) if refused.status in (400, 422) else None
@@ -273,7 +259,7 @@ async def explained(session: Session, refused: Refused, model: str, what: str) -
     if refused.status in (401, 403):
         state = "refused the key of" if server.key else "wants a key, and none is in"
         return InputError(
-            f"{server.url} {state} the environment variable {server.key_variable} (--api-key-env): "
+            f"{server.url} {state} the environment variable {server.asked.api_key_env} (--api-key-env): "
             f"{refused.status}, {message}"
         )
     if refused.status == 404:
@@ -294,7 +280,7 @@ async def explained(session: Session, refused: Refused, model: str, what: str) -
 async def _models(session: Session) -> list[str] | None:
     """Return the names of the server's models, None where it does not say."""
     try:
-        body = await session.get("/models")
+        body = await session.ask("/models", what="/models", patient=False)
         return [session.server.hidden(str(entry["id"])) for entry in body["data"]]
     except (Refused, DttrlError, KeyError, TypeError):
         return None

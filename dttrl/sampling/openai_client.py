@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from dttrl.errors import InputError, MissingDependencyError, WorkError
 from dttrl.rng import derive
+from dttrl.settings.choices import OpenAI
 
 FIRST_DELAY_S = 0.5
 """Pause before the first retry; it doubles with each, up to ``LONGEST_DELAY_S``."""
@@ -36,35 +37,27 @@ class Refused(Exception):
         self.status, self.message = status, message
 
 
-class Unreachable(WorkError):
-    """No server answers at the address."""
-
-
 @dataclass(frozen=True)
 class Server:
     """An address and how to talk to it; the secrets are left out of its repr."""
 
     url: str
     """Without credentials, query and trailing slash."""
-    key_variable: str
+    asked: OpenAI = field(repr=False)
     key: str | None = field(default=None, repr=False)
     login: tuple[str, str] | None = field(default=None, repr=False)
-    retries: int = 5
-    timeout_s: float = 3600.0
-    concurrency: int = 64
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
         """Open connections that belong to the running event loop."""
         import httpx2
 
+        most = self.asked.concurrency
         client = httpx2.AsyncClient(
             headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
             auth=httpx2.BasicAuth(*self.login) if self.login else None,
-            timeout=httpx2.Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
-            limits=httpx2.Limits(
-                max_connections=self.concurrency, max_keepalive_connections=self.concurrency
-            ),
+            timeout=httpx2.Timeout(self.asked.timeout, connect=CONNECT_TIMEOUT_S, pool=None),
+            limits=httpx2.Limits(max_connections=most, max_keepalive_connections=most),
         )
         async with client:
             yield Session(self, client)
@@ -84,35 +77,26 @@ class Session:
     def __init__(self, server: Server, client: Any) -> None:
         self.server, self._client = server, client
 
-    async def get(self, path: str) -> Any:
-        """Return the JSON of ``path``; the exceptions of :meth:`post`, but nothing is retried."""
-        return await self._call("GET", f"{self.server.url}{path}", None, what=path, retries=0, patient=False)
-
-    async def post(
-        self, path: str, body: dict[str, Any], *, what: str, patient: bool = True, beside: bool = False
+    async def ask(
+        self,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        what: str,
+        patient: bool = True,
+        beside: bool = False,
     ) -> Any:
-        """Post ``body`` as JSON and return the JSON of the answer.
+        """Post ``body`` as JSON (without one: get ``path``, once) and return the JSON of the answer.
 
         Busy servers (429), failing ones (5xx), broken connections and timeouts are tried again; ``what``
         names the request in errors. Unless ``patient`` a server that cannot be reached is not waited for.
         With ``beside`` the path is not below the interface's (``/v1``) but beside it.
         Raises :class:`Refused` for any other answer and WorkError when no retry is left.
         """
-        path = f"{self.server.url.removesuffix('/v1') if beside else self.server.url}{path}"
-        return await self._call("POST", path, body, what=what, retries=self.server.retries, patient=patient)
-
-    async def _call(
-        self,
-        method: str,
-        address: str,
-        body: dict[str, Any] | None,
-        *,
-        what: str,
-        retries: int,
-        patient: bool,
-    ) -> Any:
         import httpx2
 
+        method, retries = ("GET", 0) if body is None else ("POST", self.server.asked.retries)
+        address = f"{self.server.url.removesuffix('/v1') if beside else self.server.url}{path}"
         attempt = 0
         while True:
             after = None
@@ -121,11 +105,11 @@ class Session:
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 reason = f"cannot connect ({self.server.hidden(str(error)) or 'no answer'})"
                 if not patient:
-                    raise Unreachable(
+                    raise WorkError(
                         f"{self.server.url}: {reason}; is the server running, and is --base-url right?"
                     ) from None
             except httpx2.TimeoutException:
-                reason = f"no answer within {self.server.timeout_s:g} s (--timeout)"
+                reason = f"no answer within {self.server.asked.timeout:g} s (--timeout)"
             except httpx2.RequestError as error:
                 reason = f"connection lost ({self.server.hidden(str(error)) or type(error).__name__})"
             else:
@@ -176,7 +160,7 @@ async def tokenized(
         form: dict[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else {"messages": prompt}
         what = f"the length of question {query_id!r}"
         try:
-            body = await session.post("/tokenize", {"model": model, **form}, what=what, beside=True)
+            body = await session.ask("/tokenize", {"model": model, **form}, what=what, beside=True)
             ids[query_id] = tuple(int(token) for token in body["tokens"])
             context = int(body["max_model_len"])
         except (Refused, KeyError, TypeError, ValueError):
@@ -187,10 +171,8 @@ async def tokenized(
     return Tokenized(ids, context)
 
 
-def open_server(
-    base_url: str | None, *, key_variable: str, retries: int, timeout_s: float, concurrency: int
-) -> Server:
-    """Return the server at ``base_url`` with the key of the environment variable, if that is set.
+def open_server(asked: OpenAI) -> Server:
+    """Return the server at the address with the key of the environment variable, if that is set.
 
     InputError for an address that is none and for a key that no header can hold (the key is not shown);
     MissingDependencyError without httpx2.
@@ -201,10 +183,10 @@ def open_server(
         raise MissingDependencyError(
             "--backend openai needs the package httpx2; install it with: pip install 'dttrl[openai]'"
         ) from None
-    if not base_url:
+    if not asked.base_url:
         raise InputError("--backend openai needs --base-url, for example http://localhost:8000/v1")
     try:
-        parts = urlsplit(base_url.strip())
+        parts = urlsplit(asked.base_url.strip())
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
@@ -216,12 +198,13 @@ def open_server(
     place = host if port is None else f"{host}:{port}"
     url = urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
     login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
-    key = os.environ.get(key_variable, "").strip() or None
+    key = os.environ.get(asked.api_key_env, "").strip() or None
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         raise InputError(
-            f"the key in the environment variable {key_variable} has characters that no key has; set it again"
+            f"the key in the environment variable {asked.api_key_env} has characters that no key has; "
+            "set it again"
         )
-    return Server(url, key_variable, key, login, retries, timeout_s, concurrency)
+    return Server(url, asked, key, login)
 
 
 def _worth_retrying(status: int, message: str) -> bool:

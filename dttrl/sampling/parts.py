@@ -138,7 +138,7 @@ class Parts:
     def _check_settings(self, path: Path) -> None:
         found = read_metadata(path)
         for name in IDENTITY:
-            if _plain(found.get(name)) != _plain(self._metadata.get(name)):
+            if found.get(name) != self._metadata.get(name):
                 was, now = f"{name} {found.get(name)!r}", f"it is {self._metadata.get(name)!r}"
                 if name == "model_files":
                     was, now = f"other files of the model {found.get('model')!r}", "they have changed"
@@ -199,8 +199,3 @@ def read_row_group(parquet: Any, path: Path, group: int, columns: Sequence[str] 
     """Read one row group of a part; raises InputError for a damaged one."""
     schema = file_schema(parquet.schema_arrow, path, ROLLOUTS, columns)
     return conform(parquet.read_row_group(group, columns=schema.names), schema, path)
-
-
-def _plain(value: object) -> object:
-    """Compare values as JSON would hold them: a tuple is a list."""
-    return list(value) if isinstance(value, (list, tuple)) else value

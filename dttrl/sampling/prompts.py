@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dttrl import __version__
 from dttrl.data.questions import BOXED_SUFFIX, Question, read_questions, render
@@ -46,20 +46,11 @@ def prompt_text(
     return render(question, asked.template, suffix=_suffix(asked), system=asked.system, chat=chat)
 
 
-class NamedModel(Protocol):
-    """What a rollout file says of a model."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def revision(self) -> str | None: ...  # noqa: D102
-
-
-def prompt_metadata(asked: Questions, loaded: NamedModel) -> dict[str, object]:
+def prompt_metadata(asked: Questions, model: str, revision: str | None = None) -> dict[str, object]:
     """Return what a rollout file must say of its model and prompts."""
     return {
-        "model": loaded.name,
-        "revision": loaded.revision,
+        "model": model,
+        "revision": revision,
         "template": asked.template,
         "suffix": _suffix(asked) if asked.template.endswith("boxed") else None,
         "system": asked.system,

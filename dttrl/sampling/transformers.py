@@ -11,8 +11,8 @@ import torch
 from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
 from dttrl.kernels.architecture import fusable
-from dttrl.sampling.base import SampleRequest, check_asked, check_room, positions
-from dttrl.sampling.decoding import Finished, Row, decode_batch
+from dttrl.sampling.base import SampleRequest, check_request, positions
+from dttrl.sampling.decoding import Batch, Finished, Row
 from dttrl.sampling.forward import Forward
 from dttrl.sampling.text import StopStrings, TextDecoder, finished_rollout
 from dttrl.settings.sections import Sampling
@@ -108,7 +108,7 @@ class TransformersSampler:
             find = stops.find if stops else None
             # Triton launches on the current device, whatever device the tensors are on.
             with torch.cuda.device(forward.device if forward.device.type == "cuda" else -1):
-                return decode_batch(forward, rows, settings, self._eos_ids, find, self._fused)
+                return Batch(forward, rows, settings, self._eos_ids, find).decode(self._fused)
 
     @contextlib.contextmanager
     def _autocast(self, device: torch.device) -> Iterator[None]:
@@ -150,7 +150,7 @@ def _check(requests: Sequence[SampleRequest], settings: Sampling, config: Any) -
     context = positions(config)
     vocabulary = getattr(config.get_text_config(), "vocab_size", None)
     for request in requests:
-        check_asked(request)
+        check_request(request, settings, context, f"the model's {context} positions")
         if (
             vocabulary is not None
             and not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocabulary
@@ -159,5 +159,3 @@ def _check(requests: Sequence[SampleRequest], settings: Sampling, config: Any) -
                 f"question {request.query_id!r}: token id {max(request.prompt_ids)} is outside the model's "
                 f"vocabulary of {vocabulary}; the tokenizer does not belong to this model"
             )
-        if context is not None:
-            check_room(request, settings, context, f"the model's {context} positions")

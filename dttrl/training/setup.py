@@ -15,7 +15,7 @@ from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
 from dttrl.method.scored import Scored
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.models import LoadedModel, load_model, resolve_device, resolve_dtype, save_model
+from dttrl.sampling.models import LoadedModel, load_model, placement, save_model
 from dttrl.sampling.prompts import (
     load_questions,
     prompt_encoder,
@@ -116,30 +116,17 @@ class Workbench:
 
 def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench:
     """Load the model (``model`` may be a checkpoint of the run) and prepare everything a step needs."""
-    if config.model.threads is not None:
-        torch.set_num_threads(config.model.threads)
-    device = resolve_device(config.model.device)
-    arithmetic = resolve_dtype(config.model.dtype, device)
+    device, arithmetic = placement(config.model)
     if arithmetic == torch.float16:
         raise InputError("--dtype float16 cannot train without loss scaling; use bfloat16 or float32")
     # Weights are float32 whatever the arithmetic: a step of 5e-7 is lost in bfloat16's three digits.
-    from_hub = model == config.model.name
-    loaded = load_model(
-        model,
-        device=device,
-        dtype=torch.float32,
-        revision=config.model.revision if from_hub else None,
-        trust_remote_code=config.model.trust_remote_code,
-    )
+    chosen = config.model
+    if model != chosen.name:
+        chosen = chosen.model_copy(update={"name": model, "revision": None})
+    loaded = load_model(chosen, device=device, dtype=torch.float32)
     reference = None
     if config.update.beta > 0:
-        reference = load_model(
-            config.model.name,
-            device=device,
-            dtype=torch.float32,
-            revision=config.model.revision,
-            trust_remote_code=config.model.trust_remote_code,
-        ).model
+        reference = load_model(config.model, device=device, dtype=torch.float32).model
     autocast_dtype = None if arithmetic == torch.float32 else arithmetic
     encode = prompt_encoder(config.questions, loaded)
     pad_id = loaded.tokenizer.pad_token_id
@@ -164,7 +151,7 @@ def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench
         grader=Grader(kind=config.scoring.kind),
         metadata={
             **transformers_metadata(arithmetic),
-            **prompt_metadata(config.questions, loaded),
+            **prompt_metadata(config.questions, loaded.name, loaded.revision),
             **settings_metadata(config.sampling),
             **run_metadata(config),
         },

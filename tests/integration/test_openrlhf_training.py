@@ -22,6 +22,7 @@ import torch
 
 from dttrl.answers.grading import Grader
 from dttrl.sampling.models import LoadedModel, load_model
+from dttrl.settings.sections import Model
 from dttrl.training.replay import replay_run
 
 pytestmark = pytest.mark.slow
@@ -142,7 +143,7 @@ def test_the_engines_sample_from_the_weights_that_were_trained(
 
 
 def load(place: Path) -> LoadedModel:
-    return load_model(str(place), device=torch.device("cpu"), dtype=torch.bfloat16)
+    return load_model(Model(name=str(place)), device=torch.device("cpu"), dtype=torch.bfloat16)
 
 
 def distance(run: Path, step: int) -> float:

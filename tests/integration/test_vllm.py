@@ -43,10 +43,11 @@ def environment() -> dict[str, str]:
 
 
 def command(output: Path, backend: str, *options: object) -> list[str]:
+    own = {"vllm": ["--enforce-eager"], "transformers": ["--threads", "1"]}[backend]
     return [
         sys.executable, "-c", "import sys; from dttrl_cli.app import main; sys.exit(main())",
         "generate", str(MODEL), str(QUESTIONS), "-o", str(output), "--backend", backend,
-        "--template", "raw", "--keep-tokens", "--enforce-eager", "--threads", "1", *map(str, options),
+        "--template", "raw", "--keep-tokens", *own, *map(str, options),
     ]  # fmt: skip
 
 
@@ -114,8 +115,9 @@ def test_preemption_and_prompts_in_pieces_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from dttrl.sampling.vllm.engine import VllmEngine
-    from dttrl.sampling.vllm.jobs import Done, EngineSettings, Job, Stream
-    from dttrl.settings.sections import Sampling
+    from dttrl.sampling.vllm.jobs import Done, EngineStart, Job, Stream
+    from dttrl.settings.choices import Vllm
+    from dttrl.settings.sections import Model, Sampling
 
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
@@ -125,11 +127,13 @@ def test_preemption_and_prompts_in_pieces_change_nothing(
     ]
 
     def draw(**extra: object) -> tuple[dict[int, Done], int]:
-        settings = EngineSettings(
-            model=str(MODEL), tokenizer=str(MODEL), dtype="float32", max_model_len=128, max_num_seqs=12,
-            enforce_eager=True, in_process=True, ignore_eos=True, extra={"block_size": 32, **extra},
-        )  # fmt: skip
-        engine = VllmEngine(settings)
+        start = EngineStart(
+            Model(name=str(MODEL), dtype="float32"),
+            Vllm(max_model_len=128, max_num_seqs=12, enforce_eager=True),
+            in_process=True,
+            extra={"block_size": 32, **extra},
+        )
+        engine = VllmEngine(start)
         scheduler = engine._engine.engine_core.engine_core.scheduler
         preempt, preempted = scheduler._preempt_request, []
 
@@ -219,17 +223,18 @@ def test_two_replicas_draw_what_one_engine_draws(tmp_path: Path) -> None:
 def test_a_replica_that_dies_is_named_with_its_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     from dttrl.errors import WorkError
-    from dttrl.sampling.vllm.jobs import EngineSettings, Job, Stream
+    from dttrl.sampling.vllm.jobs import EngineStart, Job, Stream
     from dttrl.sampling.vllm.replicas import Replicas
-    from dttrl.settings.sections import Sampling
+    from dttrl.settings.choices import Vllm
+    from dttrl.settings.sections import Model, Sampling
 
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    settings = EngineSettings(
-        model=str(MODEL), tokenizer=str(MODEL), dtype="float32", max_model_len=128, max_num_seqs=1,
-        enforce_eager=True, ignore_eos=True,
-    )  # fmt: skip
-    fleet = Replicas(settings, 2, gpus=False)
+    start = EngineStart(
+        Model(name=str(MODEL), dtype="float32"),
+        Vllm(max_model_len=128, max_num_seqs=1, enforce_eager=True, replicas=2),
+    )
+    fleet = Replicas(start, gpus=False)
     jobs = [Job(i, (5, 6, 7), Stream(0, 0, f"q{i}", "sample:0")) for i in range(5000)]
     finished = fleet.run(jobs, Sampling(max_new_tokens=100))
     assert next(finished)

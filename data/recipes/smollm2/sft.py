@@ -30,7 +30,7 @@ from dttrl.answers.extraction import extract
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.models import LoadedModel, load_model, resolve_device, save_model
 from dttrl.sampling.transformers import TransformersSampler
-from dttrl.settings.sections import Sampling
+from dttrl.settings.sections import Model, Sampling
 from problems import FAMILIES, Problem, answer, draw, problem_sets, question, worked
 
 LONGEST = 120
@@ -145,7 +145,7 @@ def train(options: argparse.Namespace) -> None:
     """Train, watch, and save at the levels asked for."""
     device = resolve_device(options.device)
     torch.set_float32_matmul_precision("high")
-    loaded = load_model(options.model, device=device, dtype=torch.float32)
+    loaded = load_model(Model(name=options.model), device=device, dtype=torch.float32)
     watched = [problem for family in FAMILIES for problem in problem_sets(family).watched]
     known = batch(loaded, watched)
     optimizer = torch.optim.AdamW(

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from dttrl.errors import InputError, WorkError
 from dttrl.kernels.token_statistics import STATISTICS
 from dttrl.method.confidence import token_confidence, token_entropy
+from dttrl.rng import derive_seed
 from dttrl.sampling.vllm.extension import STREAM
 from dttrl.sampling.vllm.failures import line_of, missing_hook, missing_vllm, start_failure
-from dttrl.sampling.vllm.jobs import Done, EngineSettings, Job
+from dttrl.sampling.vllm.jobs import Done, EngineStart, Job
 from dttrl.sampling.vllm.recorder import tokens_of
 from dttrl.settings.sections import Sampling
 
@@ -31,24 +32,24 @@ _EXTENSION = "dttrl.sampling.vllm.extension.StatisticsExtension"
 
 
 class VllmEngine:
-    """A running vLLM engine; opening it takes from ten seconds to minutes. See :class:`jobs.Engine`."""
+    """A running vLLM engine; opening it takes from ten seconds to minutes."""
 
-    def __init__(self, settings: EngineSettings) -> None:
-        self._settings = settings
-        self._engine = _open(settings)
+    def __init__(self, start: EngineStart) -> None:
+        self._start = start
+        self._engine = _open(start)
         self._jobs: dict[str, tuple[int, str]] = {}
         self._ended: list[tuple[int, str, NDArray[np.int32], str, Any]] = []
         self._rpc("dttrl_follow", os.getpid())
-        if settings.statistics == "engine":
+        if start.vllm.statistics == "engine":
             self._install()
 
     @property
     def capacity(self) -> int:
-        """Twice what is decoded together: places that become free are filled until the next hand-over."""
+        """Samples that it takes at a time: those it decodes together, and as many that wait for a place."""
         return 2 * int(self._engine.vllm_config.scheduler_config.max_num_seqs)
 
     def advance(self, jobs: Sequence[Job], settings: Sampling) -> list[Done]:
-        """Add the jobs and step until finished samples are due or none is left.
+        """Add the jobs, step until finished samples are due or none is left, and return what has finished.
 
         InputError for what vLLM refuses, such as a prompt longer than its context; WorkError if it failed.
         """
@@ -59,7 +60,7 @@ class VllmEngine:
         return done
 
     def _install(self) -> None:
-        for missing in self._rpc("dttrl_install", self._settings.k):
+        for missing in self._rpc("dttrl_install", self._start.k):
             if missing is not None:
                 import vllm
 
@@ -93,11 +94,11 @@ class VllmEngine:
                 break
 
     def clear(self) -> None:
-        """Abort what is running."""
+        """Forget every sample that has not been returned."""
         if self._jobs:
             self._engine.abort_request(list(self._jobs))
         self._jobs, self._ended = {}, []
-        if self._settings.statistics == "engine":
+        if self._start.vllm.statistics == "engine":
             self._rpc("dttrl_clear")
 
     def close(self) -> None:
@@ -115,14 +116,11 @@ class VllmEngine:
         """Yield the statistics (4, T) of the samples that have ended, in their order."""
         if not self._ended:
             return
-        if self._settings.statistics == "engine":
+        if self._start.vllm.statistics == "engine":
             yield from self._taken()
             return
         for _, _, ids, _, logprobs in self._ended:
-            if self._settings.statistics == "logprobs":
-                yield flat_statistics(logprobs, len(ids))
-            else:
-                yield np.empty((STATISTICS, 0), dtype=np.float32)
+            yield flat_statistics(logprobs, len(ids))
 
     def _taken(self) -> Iterator[NDArray[np.float32]]:
         (counts, data), *_ = [
@@ -153,22 +151,21 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        options: dict[str, Any] = {}
-        if self._settings.statistics == "logprobs":
-            options |= {"logprobs": settings.k, "flat_logprobs": True}
-        if self._settings.statistics == "engine":
-            stream = job.stream
-            options["extra_args"] = {STREAM: [stream.seed, stream.step, stream.query, stream.purpose]}
+        stream = job.stream
+        if self._start.vllm.statistics == "engine":
+            names = [stream.seed, stream.step, stream.query, stream.purpose]
+            options: dict[str, Any] = {"extra_args": {STREAM: names}}
         else:
-            options["seed"] = _seed(job)
+            seed = derive_seed(stream.seed, step=stream.step, query=stream.query, purpose=stream.purpose)
+            options = {"logprobs": settings.k, "flat_logprobs": True, "seed": seed}
         return SamplingParams(
             temperature=settings.temperature,
             top_p=settings.top_p,
             top_k=settings.top_k or -1,
             max_tokens=settings.max_new_tokens,
             stop=list(settings.stop) or None,
-            stop_token_ids=list(self._settings.eos_ids) if not self._settings.ignore_eos else None,
-            ignore_eos=self._settings.ignore_eos,
+            stop_token_ids=list(self._start.eos_ids),
+            ignore_eos=not self._start.eos_ids,
             detokenize=bool(settings.stop),
             skip_special_tokens=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -196,69 +193,68 @@ def row_statistics(chosen_T: NDArray[np.float32], top_TK: NDArray[np.float32]) -
     return np.stack([token_confidence(top_TK, k=k), chosen_T, token_entropy(top_TK, k=k), unknown_T])
 
 
-def _seed(job: Job) -> int:
-    from dttrl.rng import derive_seed
+def require_vllm() -> tuple[str, bool]:
+    """Return vLLM's version, and whether it runs on the CPU; MissingDependencyError without vLLM."""
+    # What vLLM reads from the environment when it is imported, where the user has not set it.
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    try:
+        import vllm
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise missing_vllm(error) from error
+    return str(vllm.__version__), bool(current_platform.is_cpu())
 
-    stream = job.stream
-    return derive_seed(stream.seed, step=stream.step, query=stream.query, purpose=stream.purpose)
 
-
-def _open(settings: EngineSettings) -> Any:
+def _open(start: EngineStart) -> Any:
     """Start vLLM; DttrlError in one line if it does not."""
-    quiet_environment()
+    _, on_cpu = require_vllm()
     try:
         from vllm import EngineArgs, LLMEngine
-        from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
     except ImportError as error:
         raise missing_vllm(error) from error
-    _environment(settings, on_cpu=bool(current_platform.is_cpu()))
+    _environment(start, on_cpu=on_cpu)
+    model, chosen = start.model, start.vllm
     options: dict[str, Any] = {
-        "model": settings.model,
-        "tokenizer": settings.tokenizer,
-        "dtype": settings.dtype,
-        "revision": settings.revision,
-        "tokenizer_revision": settings.revision,
-        "trust_remote_code": settings.trust_remote_code,
-        "max_model_len": settings.max_model_len,
-        "max_num_seqs": settings.max_num_seqs,
-        "tensor_parallel_size": settings.tensor_parallel,
-        "distributed_executor_backend": "mp" if settings.tensor_parallel > 1 else None,
-        "enforce_eager": settings.enforce_eager,
+        "model": model.name,
+        "tokenizer": model.name,
+        "dtype": model.dtype,
+        "revision": model.revision,
+        "tokenizer_revision": model.revision,
+        "trust_remote_code": model.trust_remote_code,
+        "max_model_len": chosen.max_model_len,
+        "max_num_seqs": chosen.max_num_seqs,
+        "gpu_memory_utilization": chosen.gpu_memory_utilization,
+        "tensor_parallel_size": chosen.tensor_parallel,
+        "distributed_executor_backend": "mp" if chosen.tensor_parallel > 1 else None,
+        "enforce_eager": chosen.enforce_eager,
         # Raw log-probabilities; and as many as asked for, where they are asked for.
         "logprobs_mode": "raw_logprobs",
-        "max_logprobs": max(settings.k, 20),
+        "max_logprobs": max(start.k, 20),
         "generation_config": "vllm",
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
         "worker_extension_cls": _EXTENSION,
-        **settings.extra,
+        **start.extra,
     }
-    if settings.gpu_memory_utilization is not None:
-        options["gpu_memory_utilization"] = settings.gpu_memory_utilization
     try:
         arguments = EngineArgs(**{name: value for name, value in options.items() if value is not None})
         return LLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
     except Exception as error:  # vLLM raises whatever its parts raise
-        raise start_failure(settings, error) from error
+        raise start_failure(start, error) from error
 
 
-def quiet_environment() -> None:
-    """Set what vLLM reads from the environment when it is imported, where the user has not set it."""
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-
-
-def _environment(settings: EngineSettings, *, on_cpu: bool) -> None:
+def _environment(start: EngineStart, *, on_cpu: bool) -> None:
     """Set what vLLM reads from the environment when an engine starts, where the user has not set it."""
     # A process in which anything has touched CUDA cannot be forked.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    if settings.statistics == "engine":
+    if start.vllm.statistics == "engine":
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         # The draw is ours; this one would only be compiled, or missed where it is not installed.
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
-    if settings.in_process is not None:
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if settings.in_process else "1"
+    if start.in_process is not None:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if start.in_process else "1"
     elif on_cpu:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # Binding threads to cores fails in containers; and a spinning thread too many is very slow.

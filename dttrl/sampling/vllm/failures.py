@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dttrl.errors import DttrlError, InputError, MissingDependencyError, WorkError
-from dttrl.sampling.vllm.jobs import EngineSettings
+from dttrl.sampling.vllm.jobs import EngineStart
 
 _MEMORY = (
     "out of memory",
@@ -40,7 +40,7 @@ def missing_hook(name: str, version: str) -> InputError:
     )
 
 
-def start_failure(settings: EngineSettings, error: BaseException) -> DttrlError:
+def start_failure(start: EngineStart, error: BaseException) -> DttrlError:
     """Return the one-line error for an engine that did not start."""
     kinds: set[str] = set()
     texts: list[str] = []
@@ -51,7 +51,7 @@ def start_failure(settings: EngineSettings, error: BaseException) -> DttrlError:
         cause = cause.__cause__ or cause.__context__
     reason, everything = texts[0], " ".join(texts)
     lower = everything.lower()
-    model = f"model {settings.model!r}"
+    model = f"model {start.model.name!r}"
     if any(pattern in lower for pattern in _MEMORY) or "OutOfMemoryError" in kinds:
         return WorkError(f"{model}: not enough memory for vLLM: {_ADVICE}; vLLM says: {reason}")
     if "GatedRepoError" in kinds or "gated repo" in lower:
@@ -60,7 +60,7 @@ def start_failure(settings: EngineSettings, error: BaseException) -> DttrlError:
         return InputError(f"{model}: no such folder here, and no such public model on the Hugging Face hub")
     if "max_model_len" in lower and "greater than the derived" in lower:
         return InputError(
-            f"--max-model-len {settings.max_model_len}: {model} has fewer positions; "
+            f"--max-model-len {start.vllm.max_model_len}: {model} has fewer positions; "
             "lower --max-model-len or --max-new-tokens"
         )
     if "trust_remote_code" in lower:

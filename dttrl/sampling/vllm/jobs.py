@@ -1,20 +1,17 @@
-"""What passes between the sampler and an engine: samples to draw, samples drawn, how the engine is set up."""
+"""What passes between the sampler and an engine: samples to draw, samples drawn, what it is started with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.data.rollouts import FinishReason
-from dttrl.settings.sections import Sampling
-
-StatisticsMode = Literal["engine", "logprobs", "none"]
-"""Where a token's statistics come from: computed inside the engine, from its top-k log-probabilities, or
-nowhere (the measure of what the others cost)."""
+from dttrl.settings.choices import Vllm
+from dttrl.settings.sections import Model, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Done:
     """A finished sample: ids (T,) up to and with the end token, statistics (4, T), why it ended.
 
     The rows of ``statistics`` are those of :func:`dttrl.kernels.token_statistics.token_statistics`; a row
-    that the engine's mode does not know is NaN. Without statistics its shape is (4, 0).
+    that the engine's mode does not know is NaN.
     """
 
     key: int
@@ -51,47 +48,22 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """How vLLM is set up; ``None`` leaves a choice to vLLM.
+class EngineStart:
+    """What an engine is started with: settings in which nothing is left to dttrl, and what is no setting.
 
-    ``in_process`` runs the engine in the caller's process instead of one of its own: less to start and
-    nothing to be left behind, but its scheduling shares a thread with the handling of its results.
-    ``extra`` are further arguments of vLLM's ``EngineArgs``.
+    The name of ``model`` is where its files and tokenizer are. ``k`` entries go into a token's confidence;
+    ``eos_ids`` end a sample, and without any only its length does. ``in_process`` runs the engine in the
+    caller's process instead of one of its own: less to start and nothing to be left behind, but its
+    scheduling shares a thread with the handling of its results. ``extra`` are further arguments of vLLM's
+    ``EngineArgs``.
     """
 
-    model: str
-    tokenizer: str
-    dtype: str = "auto"
-    revision: str | None = None
-    trust_remote_code: bool = False
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    gpu_memory_utilization: float | None = None
-    tensor_parallel: int = 1
-    enforce_eager: bool = False
-    in_process: bool | None = None
-    statistics: StatisticsMode = "engine"
+    model: Model
+    vllm: Vllm
     k: int = 20
     eos_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
+    in_process: bool | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
-
-
-class Engine(Protocol):
-    """One engine: takes samples to draw and gives back finished ones."""
-
-    @property
-    def capacity(self) -> int:
-        """Samples that it takes at a time: those it decodes together, and others that wait for a place."""
-        ...
-
-    def advance(self, jobs: Sequence[Job], settings: Sampling) -> list[Done]:
-        """Take these samples too, go on for a moment, and return what has finished, perhaps nothing."""
-        ...
-
-    def clear(self) -> None:
-        """Forget every sample that has not been returned."""
-        ...
 
 
 class Fleet(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 
 from dttrl.errors import DttrlError, MissingDependencyError, WorkError
 from dttrl.sampling.vllm.failures import line_of
-from dttrl.sampling.vllm.jobs import Done, EngineSettings, Job
+from dttrl.sampling.vllm.jobs import Done, EngineStart, Job
 from dttrl.settings.sections import Sampling
 
 
@@ -24,21 +24,20 @@ class Replicas:
     WorkError, naming the questions in flight, when an engine's process dies; what has been yielded is done.
     """
 
-    def __init__(
-        self, settings: EngineSettings, replicas: int, *, ray_address: str | None = None, gpus: bool = True
-    ) -> None:
+    def __init__(self, start: EngineStart, *, gpus: bool = True) -> None:
         try:
             import ray
         except ImportError as error:
             raise MissingDependencyError("--replicas needs Ray: pip install 'ray[default]'") from error
         self._ray = ray
-        _connect(ray, ray_address)
-        share = float(settings.tensor_parallel) if gpus else 0.0
-        _check_room(ray, replicas, share)
+        chosen = start.vllm
+        _connect(ray, chosen.ray_address)
+        share = float(chosen.tensor_parallel) if gpus else 0.0
+        _check_room(ray, chosen.replicas, share)
         # An engine of its own process under the actor would outlive a killed actor.
-        one = replace(settings, in_process=True) if settings.in_process is None else settings
+        one = replace(start, in_process=True) if start.in_process is None else start
         actor = ray.remote(EngineActor).options(num_gpus=share, num_cpus=1, max_restarts=0)
-        self._actors = [actor.remote(one) for _ in range(replicas)]
+        self._actors = [actor.remote(one) for _ in range(chosen.replicas)]
         starting = [actor.capacity.remote() for actor in self._actors]
         self._capacity = [int(self._get(number, call, [])) for number, call in enumerate(starting)]
 
@@ -100,10 +99,10 @@ class Replicas:
 
 
 class EngineActor:
-    """An engine behind Ray; its methods are those of :class:`~dttrl.sampling.vllm.jobs.Engine`."""
+    """An engine behind Ray; its methods are those of :class:`~dttrl.sampling.vllm.engine.VllmEngine`."""
 
-    def __init__(self, settings: EngineSettings) -> None:
-        self._settings = settings
+    def __init__(self, start: EngineStart) -> None:
+        self._start = start
         self._engine: Any = None
 
     def capacity(self) -> int:
@@ -111,7 +110,7 @@ class EngineActor:
         if self._engine is None:
             from dttrl.sampling.vllm.engine import VllmEngine
 
-            self._engine = VllmEngine(self._settings)
+            self._engine = VllmEngine(self._start)
         return int(self._engine.capacity)
 
     def advance(self, jobs: Sequence[Job], settings: Sampling) -> list[Done]:

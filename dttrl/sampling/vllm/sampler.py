@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dttrl.data.rollouts import Rollout
-from dttrl.sampling.base import SampleRequest, check_asked, check_room
+from dttrl.sampling.base import SampleRequest, check_request
 from dttrl.sampling.text import StopStrings, TextDecoder, finished_rollout
-from dttrl.sampling.vllm.jobs import Done, Engine, Fleet, Job, Stream
+from dttrl.sampling.vllm.jobs import Done, EngineStart, Fleet, Job, Stream
 from dttrl.settings.sections import Sampling
+
+if TYPE_CHECKING:
+    from dttrl.sampling.vllm.engine import VllmEngine
 
 
 class VllmSampler:
@@ -45,16 +48,19 @@ class VllmSampler:
         that leaves no room for ``max_new_tokens``.
         """
         wanted = [request for request in requests if not request.held]
+        context, also = self._max_model_len, ", or pass --skip-long to leave such questions out"
         for request in wanted:
-            _check(request, settings, self._max_model_len)
+            check_request(request, settings, context, f"the context of {context}", also)
         return self._sample(wanted, settings)
 
     def _sample(self, requests: Sequence[SampleRequest], settings: Sampling) -> Iterator[list[Rollout]]:
         stops = StopStrings(self._decoder, settings.stop) if settings.stop else None
         names = [(question, sample) for question, r in enumerate(requests) for sample in r.sample_ids]
-        jobs = [
-            _job(key, requests[question], sample, settings) for key, (question, sample) in enumerate(names)
-        ]
+        jobs = []
+        for key, (question, sample) in enumerate(names):
+            request = requests[question]
+            stream = Stream(settings.seed, request.step or 0, request.query_id, f"sample:{sample}")
+            jobs.append(Job(key, request.prompt_ids, stream))
         if self._fleet is None:
             self._fleet = self._open_fleet()
         gathered: dict[int, dict[int, Rollout]] = {}
@@ -82,10 +88,21 @@ class VllmSampler:
         )
 
 
+def open_fleet(start: EngineStart, *, on_cpu: bool) -> Fleet:
+    """Start the engines: one, or as many as are chosen, which Ray places."""
+    if start.vllm.replicas > 1 or start.vllm.ray_address is not None:
+        from dttrl.sampling.vllm.replicas import Replicas
+
+        return Replicas(start, gpus=not on_cpu)
+    from dttrl.sampling.vllm.engine import VllmEngine
+
+    return OneEngine(VllmEngine(start))
+
+
 class OneEngine:
     """A fleet of one engine in this process."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: VllmEngine) -> None:
         self._engine = engine
 
     def run(self, jobs: Sequence[Job], settings: Sampling) -> Iterator[list[Done]]:
@@ -103,15 +120,3 @@ class OneEngine:
         finally:
             if running:
                 self._engine.clear()
-
-
-def _job(key: int, request: SampleRequest, sample: int, settings: Sampling) -> Job:
-    stream = Stream(settings.seed, request.step or 0, request.query_id, f"sample:{sample}")
-    return Job(key, request.prompt_ids, stream)
-
-
-def _check(request: SampleRequest, settings: Sampling, max_model_len: int | None) -> None:
-    check_asked(request)
-    if max_model_len is not None:
-        also = ", or pass --skip-long to leave such questions out"
-        check_room(request, settings, max_model_len, f"the context of {max_model_len}", also)

@@ -20,10 +20,10 @@ from dttrl.data.questions import Question
 from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
 from dttrl.method.training_signal import training_signal
-from dttrl.sampling.models import TokenizerFiles, load_tokenizer
+from dttrl.sampling.models import load_tokenizer
 from dttrl.sampling.prompts import prompt_encoder, prompt_metadata, settings_metadata
 from dttrl.sampling.text import TextDecoder, finished_rollout
-from dttrl.settings.commands import ScaleConfig, TrainConfig
+from dttrl.settings.commands import ScaleConfig
 from dttrl.settings.files import load_config
 from dttrl.training.evaluation import evaluation_settings, evaluation_table
 from dttrl.training.metrics import rollout_metrics, step_metrics
@@ -53,7 +53,7 @@ class Controller:
         self.splits = read_questions_of(run)
         self.total = total_steps(config.update, len(self.splits["train"]))
         self._by_id = {question.id: question for question in self.splits["train"]}
-        self._loaded = open_tokenizer(config)
+        self._loaded = load_tokenizer(config.model)
         encode = prompt_encoder(config.questions, self._loaded)
         self._rows = {
             q: prompt_row(q, encode(q), config.sampling.k) for split in self.splits.values() for q in split
@@ -69,7 +69,7 @@ class Controller:
                 "engine": "openrlhf",
                 "logprobs_mode": "raw_logprobs",
                 "entropy": "topk",
-                **prompt_metadata(config.questions, self._loaded),
+                **prompt_metadata(config.questions, self._loaded.name, self._loaded.revision),
                 **settings_metadata(config.sampling),
                 **run_metadata(config),
             },
@@ -211,10 +211,3 @@ class Controller:
             eos_ids=self._loaded.eos_ids,
             step=step,
         )
-
-
-def open_tokenizer(config: TrainConfig) -> TokenizerFiles:
-    """Return the tokenizer of a run's model, and where its files lie."""
-    return load_tokenizer(
-        config.model.name, revision=config.model.revision, trust_remote_code=config.model.trust_remote_code
-    )

@@ -18,12 +18,12 @@ from dttrl.data.outputs import locked
 from dttrl.data.questions import Question
 from dttrl.errors import InputError, MissingDependencyError, WorkError
 from dttrl.sampling.backends import KNOWN
+from dttrl.sampling.models import load_tokenizer
 from dttrl.sampling.prompts import prompt_encoder
 from dttrl.settings.commands import ScaleConfig, TrainConfig
 from dttrl.settings.files import dump_config, load_config, read_fields
 from dttrl.training.evaluation import evaluation_summary
 from dttrl.training.observer import Observer
-from dttrl.training.openrlhf.controller import open_tokenizer
 from dttrl.training.openrlhf.flags import Places, openrlhf_flags, write_prompts
 from dttrl.training.run_folder import (
     CONFIG,
@@ -93,7 +93,7 @@ class Plan:
 
 def plan_run(config: ScaleConfig, extra: Sequence[str], questions: Sequence[Question]) -> Plan:
     """Return what a run of these questions starts; writes nothing."""
-    loaded = open_tokenizer(config)
+    loaded = load_tokenizer(config.model)
     encode = prompt_encoder(config.questions, loaded)
     run = config.keeping.run.resolve()
     places = Places(

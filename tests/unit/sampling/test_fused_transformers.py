@@ -66,7 +66,8 @@ def sampled(model: Any, fused: bool, samples: int = 4, **settings: Any) -> list[
         SampleRequest("a", (5, 6, 7), tuple(range(samples))),
         SampleRequest("b", (9, 8, 7, 8, 9), tuple(range(samples))),
     ]
-    asked = Sampling(batch_size=64, **settings)
+    # A copy, since k = 0 (no statistics) is no setting of users.
+    asked = Sampling(batch_size=64).model_copy(update=settings)
     return [rollout for rollouts in sampler.sample(requests, asked) for rollout in rollouts]
 
 
@@ -131,6 +132,6 @@ def test_changed_weights_are_seen_by_the_next_call() -> None:
 
 def test_no_statistics_give_the_same_tokens() -> None:
     model = build()
-    bare, full = (sampled(model, True, max_new_tokens=4, statistics=which) for which in (False, True))
+    bare, full = (sampled(model, True, max_new_tokens=4, k=k) for k in (0, 20))
     assert [r.token_ids.tolist() for r in bare] == [r.token_ids.tolist() for r in full]
     assert all(len(r.token_confidence) == 0 for r in bare)

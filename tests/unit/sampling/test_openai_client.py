@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from dttrl.errors import InputError
-from dttrl.sampling.openai_client import Server, Unreachable, _delay, _retry_after, open_server, streamed
+from dttrl.errors import InputError, WorkError
+from dttrl.sampling.openai_client import Server, _delay, _retry_after, open_server, streamed
+from dttrl.settings.choices import OpenAI
 
 pytest.importorskip("httpx2")
 
 
 def server(url: str | None, variable: str = "NO_SUCH_KEY") -> Server:
-    return open_server(url, key_variable=variable, retries=0, timeout_s=1.0, concurrency=2)
+    return open_server(OpenAI(base_url=url, api_key_env=variable))
 
 
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "ftp://host/v1", "http://", "http://host:x/v1", "  "])
@@ -38,19 +39,19 @@ def test_what_is_kept_of_an_address() -> None:
 
 
 def test_texts_of_a_server_are_one_line_without_secrets() -> None:
-    found = Server("http://h/v1", "KEY", key="sk-1", login=("ann", "pass"))
+    found = Server("http://h/v1", OpenAI(), key="sk-1", login=("ann", "pass"))
     assert found.hidden("bad\nkey sk-1\x1b[31m of ann/pass") == "bad key *** [31m of ***/***"
     assert len(found.hidden("x" * 1000)) < 310
 
 
 def test_a_server_that_is_not_there_is_said_at_once() -> None:
-    found = Server("http://127.0.0.1:9/v1", "KEY", retries=50)
+    found = Server("http://127.0.0.1:9/v1", OpenAI(retries=50))
 
     async def ask() -> None:
         async with found.session() as session:
-            await session.post("/completions", {}, what="it", patient=False)
+            await session.ask("/completions", {}, what="it", patient=False)
 
-    with pytest.raises(Unreachable, match=r"http://127.0.0.1:9/v1: cannot connect .* is the server running"):
+    with pytest.raises(WorkError, match=r"http://127.0.0.1:9/v1: cannot connect .* is the server running"):
         asyncio.run(ask())
 
 

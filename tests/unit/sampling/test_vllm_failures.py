@@ -12,10 +12,12 @@ from dttrl.errors import DttrlError, InputError, MissingDependencyError, WorkErr
 from dttrl.sampling.base import fitting
 from dttrl.sampling.opening import open_backend
 from dttrl.sampling.vllm.failures import missing_hook, missing_vllm, start_failure
-from dttrl.sampling.vllm.jobs import EngineSettings
+from dttrl.sampling.vllm.jobs import EngineStart
+from dttrl.settings.choices import Vllm
 from dttrl.settings.commands import GenerateConfig
+from dttrl.settings.sections import Model
 
-SETTINGS = EngineSettings(model="m/x", tokenizer="m/x", max_model_len=9000)
+START = EngineStart(Model(name="m/x"), Vllm(max_model_len=9000))
 
 
 @pytest.mark.parametrize(
@@ -46,11 +48,11 @@ def test_the_reason_that_vllm_did_not_start_is_one_line(
     outer = ValueError("wrapped")
     outer.__cause__ = inner
     for error in (inner, outer):
-        found = start_failure(SETTINGS, error)
+        found = start_failure(START, error)
         assert type(found) is kind
         assert "m/x" in str(found)
         assert "\n" not in str(found)
-    assert words in str(start_failure(SETTINGS, inner))
+    assert words in str(start_failure(START, inner))
 
 
 def test_what_is_missing_is_named() -> None:

@@ -13,12 +13,13 @@ import pytest
 from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.models import TokenizerFiles, load_tokenizer
+from dttrl.sampling.models import LoadedTokenizer, load_tokenizer
 from dttrl.sampling.vllm.engine import row_statistics
-from dttrl.sampling.vllm.jobs import Done, EngineSettings, Fleet, Job, Stream
+from dttrl.sampling.vllm.jobs import Done, EngineStart, Fleet, Job, Stream
 from dttrl.sampling.vllm.replicas import Replicas, questions, share_of
 from dttrl.sampling.vllm.sampler import OneEngine, VllmSampler
-from dttrl.settings.sections import Sampling
+from dttrl.settings.choices import Vllm
+from dttrl.settings.sections import Model, Sampling
 from tests.tiny import CHARACTERS, write_model
 
 END = 1
@@ -58,26 +59,26 @@ class FakeEngine:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFiles:
-    return load_tokenizer(str(write_model(tmp_path_factory.mktemp("model") / "tiny")))
+def files(tmp_path_factory: pytest.TempPathFactory) -> LoadedTokenizer:
+    return load_tokenizer(Model(name=str(write_model(tmp_path_factory.mktemp("model") / "tiny"))))
 
 
 def request(name: str, samples: int = 4, *, first: int = 0, held: bool = False) -> SampleRequest:
     return SampleRequest(name, (3, 4, 5), tuple(range(first, samples)), held=held)
 
 
-def run(files: TokenizerFiles, fleet: Fleet, requests: list[SampleRequest]) -> Iterator[list[Rollout]]:
+def run(files: LoadedTokenizer, fleet: Fleet, requests: list[SampleRequest]) -> Iterator[list[Rollout]]:
     sampler = VllmSampler(lambda: fleet, files.tokenizer, files.eos_ids, max_model_len=100)
     return sampler.sample(requests, Sampling(max_new_tokens=50))
 
 
-def test_a_tokenizer_without_its_model_knows_what_ends_a_rollout(files: TokenizerFiles) -> None:
+def test_a_tokenizer_without_its_model_knows_what_ends_a_rollout(files: LoadedTokenizer) -> None:
     assert files.eos_ids == (END,)
     assert files.config.max_position_embeddings == 128
 
 
 def test_questions_are_yielded_whole_and_the_engine_never_holds_more_than_its_room(
-    files: TokenizerFiles,
+    files: LoadedTokenizer,
 ) -> None:
     engine = FakeEngine()
     wanted = [request("a"), request("b", first=2), request("c"), request("d", held=True)]
@@ -98,14 +99,14 @@ def test_questions_are_yielded_whole_and_the_engine_never_holds_more_than_its_ro
             assert rollout.finish_reason == "stop"
 
 
-def test_a_question_is_yielded_before_later_ones_are_begun(files: TokenizerFiles) -> None:
+def test_a_question_is_yielded_before_later_ones_are_begun(files: LoadedTokenizer) -> None:
     engine = FakeEngine(room=2)
     rollouts = run(files, OneEngine(engine), [request("a", 2), request("b", 2), request("c", 2)])
     assert next(rollouts)[0].query_id == "a"
     assert {job.stream.query for job, _ in engine.hand} <= {"b"}
 
 
-def test_what_is_in_the_engine_is_forgotten_when_nobody_wants_it(files: TokenizerFiles) -> None:
+def test_what_is_in_the_engine_is_forgotten_when_nobody_wants_it(files: LoadedTokenizer) -> None:
     engine = FakeEngine(room=2)
     rollouts = run(files, OneEngine(engine), [request("a", 2), request("b", 9, first=7)])
     next(rollouts)
@@ -113,7 +114,7 @@ def test_what_is_in_the_engine_is_forgotten_when_nobody_wants_it(files: Tokenize
     assert engine.cleared == 1
 
 
-def test_finished_questions_are_there_when_an_engine_fails(files: TokenizerFiles) -> None:
+def test_finished_questions_are_there_when_an_engine_fails(files: LoadedTokenizer) -> None:
     rollouts = run(files, OneEngine(FakeEngine(room=2, fail_after=3)), [request("a", 2), request("b", 9)])
     assert next(rollouts)[0].query_id == "a"
     with pytest.raises(RuntimeError, match="died"):
@@ -121,7 +122,7 @@ def test_finished_questions_are_there_when_an_engine_fails(files: TokenizerFiles
 
 
 def test_a_prompt_without_room_for_its_completion_is_named_before_anything_starts(
-    files: TokenizerFiles,
+    files: LoadedTokenizer,
 ) -> None:
     def start() -> Fleet:
         raise AssertionError("an engine was started")
@@ -167,7 +168,7 @@ class FakeRay:
     def options(self, **_: object) -> SimpleNamespace:
         return SimpleNamespace(remote=self._start)
 
-    def _start(self, settings: EngineSettings) -> SimpleNamespace:
+    def _start(self, start: EngineStart) -> SimpleNamespace:
         engine, number = FakeEngine(self._room), len(self.engines)
         self.engines.append(engine)
         self.given.append([])
@@ -207,7 +208,7 @@ def test_engines_begin_with_equal_shares(
 ) -> None:
     ray = FakeRay(room)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    fleet = Replicas(EngineSettings("model", "model"), 4)
+    fleet = Replicas(EngineStart(Model(name="model"), Vllm(replicas=4)))
     assert ray.started_together == 4
     work = [Job(i, (1,), Stream(0, 0, "q", "sample:1")) for i in range(jobs)]
     done = [each.key for part in fleet.run(work, Sampling()) for each in part]

@@ -11,12 +11,12 @@ import torch
 
 from dttrl.errors import WorkError
 from dttrl.sampling.models import load_model
-from dttrl.settings.sections import Update
+from dttrl.settings.sections import Model, Update
 from dttrl.training.policy import Policy, TrainingRow
 
 
 def load(folder: Path) -> Any:
-    return load_model(str(folder), device=torch.device("cpu"), dtype=torch.float32).model
+    return load_model(Model(name=str(folder)), device=torch.device("cpu"), dtype=torch.float32).model
 
 
 def policy(folder: Path, **settings: Any) -> Policy:
