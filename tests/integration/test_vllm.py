@@ -43,10 +43,11 @@ def environment() -> dict[str, str]:
 
 
 def command(output: Path, backend: str, *options: object) -> list[str]:
+    own = {"vllm": ["--enforce-eager"], "transformers": ["--threads", "1"]}[backend]
     return [
         sys.executable, "-c", "import sys; from dttrl_cli.app import main; sys.exit(main())",
         "generate", str(MODEL), str(QUESTIONS), "-o", str(output), "--backend", backend,
-        "--template", "raw", "--keep-tokens", "--enforce-eager", "--threads", "1", *map(str, options),
+        "--template", "raw", "--keep-tokens", *own, *map(str, options),
     ]  # fmt: skip
 
 

@@ -58,7 +58,9 @@ def build(family: str = "Llama", **changes: Any) -> Any:
     return getattr(transformers, f"{family}ForCausalLM")(config).to(DEVICE).eval()
 
 
-def sampled(model: Any, fused: bool, samples: int = 4, **settings: Any) -> list[Rollout]:
+def sampled(
+    model: Any, fused: bool, samples: int = 4, statistics: bool = True, **settings: Any
+) -> list[Rollout]:
     sampler = TransformersSampler(
         model, Tokens().plain, (1,), autocast_dtype=torch.bfloat16 if fused else None, fused=fused
     )
@@ -67,6 +69,8 @@ def sampled(model: Any, fused: bool, samples: int = 4, **settings: Any) -> list[
         SampleRequest("b", (9, 8, 7, 8, 9), tuple(range(samples))),
     ]
     asked = Sampling(batch_size=64, **settings)
+    if not statistics:
+        asked = asked.model_copy(update={"k": 0})
     return [rollout for rollouts in sampler.sample(requests, asked) for rollout in rollouts]
 
 
