@@ -53,6 +53,12 @@ def test_links_within_the_repository_lead_somewhere(path: Path) -> None:
     assert [link for link in local if not (path.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_files_that_are_named_exist(path: Path) -> None:
+    named = re.findall(r"\b(?:dttrl|cli|tests|benchmarks)/[\w./-]+\.\w+", path.read_text("utf-8"))
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("name", PROSE)
 def test_sentences_are_short(name: str) -> None:
     lengths = {sentence: len(sentence.split()) for sentence in sentences(text_of(name))}

@@ -88,7 +88,7 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 def rollouts(output: Path, **changes: Any) -> list[dict[str, Any]]:
     given = {
         "questions": DATA / "questions.jsonl", "template": "raw", "temperature": 0.0, "samples": 1,
-        "max_new_tokens": 64, "limit": 16, "keep_tokens": True, "dtype": "float32",
+        "max_new_tokens": 64, "limit": 16, "keep_tokens": True,
     }  # fmt: skip
     generate(load_config(GenerateConfig, overrides=given | changes), output)
     return read_table(output, ROLLOUTS).to_pylist()
@@ -97,7 +97,7 @@ def rollouts(output: Path, **changes: Any) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     output = tmp_path_factory.mktemp("local") / "r.parquet"
-    return rollouts(output, model=str(DATA / "model"), backend="transformers")
+    return rollouts(output, model=str(DATA / "model"), backend="transformers", dtype="float32")
 
 
 @pytest.mark.parametrize("template", ["raw", "chat"])

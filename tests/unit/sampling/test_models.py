@@ -340,7 +340,7 @@ def test_a_cuda_device_out_of_range_names_the_count(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_smollm2_answers_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smollm2_answers_a_sum(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     from dttrl.sampling.base import SampleRequest
     from dttrl.sampling.transformers import TransformersSampler
