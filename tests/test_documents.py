@@ -27,11 +27,7 @@ PROSE = [
     "CHANGELOG.md",
     *(f"docs/{name}.md" for name in ("results", "vllm", "servers", "voting", "speed", "openrlhf")),
 ]
-TABLES = next(
-    folder
-    for folder in (ROOT / "data" / "reference" / "tables", ROOT / "runs" / "reference" / "tables")
-    if folder.is_dir()
-)
+TABLES = ROOT / "data" / "reference" / "tables"
 
 
 def text_of(name: str) -> str:
