@@ -100,7 +100,6 @@ def score(
     from dttrl.answers.grading import Grader
     from dttrl.data.rollout_files import RolloutFiles
     from dttrl.errors import InputError
-    from dttrl.method.confidence import Region
     from dttrl.scoring.score import score_files
 
     if output.suffix.lower() != ".parquet":
@@ -114,9 +113,7 @@ def score(
             rollouts,
             output,
             grader=grader,
-            region=Region.parse(chosen.scoring.region),
-            measure=chosen.scoring.measure,
-            last_number=chosen.scoring.last_number,
+            scoring=chosen.scoring,
             overwrite=overwrite,
             progress=progress.update,
         )

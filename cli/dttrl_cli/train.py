@@ -228,7 +228,7 @@ def _show(console: Console, summary: RunSummary) -> None:
             rows.append([label, number(first), *tail])
     steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
     seconds = f"; training steps took {clock(summary.seconds)}" if summary.seconds else ""
-    title = f"{summary.method}, {steps}{seconds} (95 % interval over questions)"
+    title = f"{summary.title}, {steps}{seconds} (95 % interval over questions)"
     console.table(title, ["", "before", "after", "change"], rows)
     if "label_accuracy" in summary.overall and summary.steps > 1:
         label_accuracy = number(summary.overall["label_accuracy"])

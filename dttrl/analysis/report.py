@@ -54,7 +54,7 @@ def write_report(run: Path, *, seed: int = 0) -> Path:
         table = f'<div class="scroll">{_table(header, rows)}</div>\n'
         sections.append(f"<h2>Questions: {html.escape(split)}</h2>\n{table}")
     sections.append(_config_section(summary.settings))
-    title = html.escape(f"{run.name}: {summary.method}")
+    title = html.escape(f"{run.name}: {summary.title}")
     page = (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n{''.join(sections)}</body>\n</html>\n"
@@ -67,7 +67,7 @@ def _heading(summary: RunSummary) -> str:
     settings = summary.settings
     steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
     lines = [
-        f"Method <b>{html.escape(summary.method)}</b>, {steps}, seed {html.escape(_word(settings, 'seed'))}."
+        f"Method <b>{html.escape(summary.title)}</b>, {steps}, seed {html.escape(_word(settings, 'seed'))}."
     ]
     for name, title in (("model", "Model"), ("questions", "Questions"), ("heldout", "Held-out questions")):
         if settings.get(name) is not None:

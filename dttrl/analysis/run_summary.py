@@ -78,6 +78,12 @@ class RunSummary:
         return str(self.settings["method"])
 
     @property
+    def title(self) -> str:
+        """The method, with its vote where that is not the method's own."""
+        label = self.settings.get("label")
+        return self.method if label is None else f"{self.method}, labels by {label}"
+
+    @property
     def window_label(self) -> str:
         """What ``first`` and ``last`` are means over: "first/last 5 steps", or "the only step"."""
         if self.steps == 1:

@@ -12,6 +12,7 @@ from dttrl.interop.formats import Format, recognise
 from dttrl.interop.importing import import_files
 from dttrl.method.confidence import Measure
 from dttrl.scoring.score import score_files
+from dttrl.settings.sections import Scoring
 
 
 def foreign_format(path: Path) -> Format | None:
@@ -58,7 +59,8 @@ def accept(
         if scored and "text" in summary.columns and ("answer" not in summary.columns or measure is not None):
             imported, target = target, folder / f"{entry.name}-scored.parquet"
             with Grader(kind=kind or AUTO) as grader:
-                score_files([imported], target, grader=grader, measure=measure or "topk")
+                scoring = Scoring(measure=measure or "topk")
+                score_files([imported], target, grader=grader, scoring=scoring)
         accepted.append(target)
     return accepted, notes
 

@@ -16,7 +16,6 @@ from dttrl.data.questions import Question
 from dttrl.data.rollouts import Rollout, rollouts_to_table
 from dttrl.data.schemas import HISTORY, LABELS, ROLLOUTS
 from dttrl.data.tables import table_from_columns
-from dttrl.method.confidence import Region
 from dttrl.method.scored import Scored
 from dttrl.method.training_signal import TrainingSignal
 from dttrl.scoring.score import score_rollouts
@@ -47,9 +46,7 @@ def score_questions(
         golds=[question.answer for question in questions],
         sources=[question.source for question in questions],
         grader=grader,
-        region=Region.parse(config.scoring.region),
-        measure=config.scoring.measure,
-        last_number=config.scoring.last_number,
+        scoring=config.scoring,
     )
 
 

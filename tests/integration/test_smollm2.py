@@ -17,6 +17,7 @@ from dttrl.data.schemas import LABELS
 from dttrl.data.tables import read_table
 from dttrl.settings.commands import GenerateConfig, TrainConfig
 from dttrl.settings.files import load_config
+from dttrl.settings.sections import Scoring
 from tests.rollout_groups import read_groups
 
 pytestmark = [
@@ -59,7 +60,6 @@ COMMON: dict[str, Any] = {
 
 def test_generate_score_vote(questions: Path, tmp_path: Path) -> None:
     from dttrl.answers.grading import Grader
-    from dttrl.method.confidence import Region
     from dttrl.sampling.generation import generate
     from dttrl.scoring.score import score_files
     from dttrl.scoring.vote import vote_files
@@ -69,7 +69,7 @@ def test_generate_score_vote(questions: Path, tmp_path: Path) -> None:
     summary = generate(chosen, rollouts)
     assert summary.rollouts == 8 * len(SUMS)
     with Grader() as grader:
-        counts = score_files([rollouts], scored, grader=grader, region=Region("all"))
+        counts = score_files([rollouts], scored, grader=grader, scoring=Scoring(region="all"))
         assert counts.gold_rollouts == 8 * len(SUMS)
         # One-digit sums, few-shot: well above chance, well below certain.
         assert counts.accuracy > 0.25

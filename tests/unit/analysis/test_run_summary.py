@@ -45,6 +45,22 @@ def test_missing_values_do_not_enter_a_mean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "title"),
+    [
+        ({"method": "ttrl"}, "ttrl"),
+        ({"method": "ttrl", "label": "mob"}, "ttrl, labels by mob"),
+        ({"method": "distri-gmm", "min_positives": 3}, "distri-gmm, labels by progressive:min=3"),
+    ],
+)
+def test_a_run_with_another_vote_than_its_methods_says_so(
+    tmp_path: Path, settings: dict[str, Any], title: str
+) -> None:
+    run = make_run(tmp_path / "r", [{"x": 1.0}])
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert summarize_run(run).title == title
+
+
+@pytest.mark.parametrize(
     ("records", "expected"),
     [
         ([{"no_answer_rate": 1.0, "updates": 0}, {"no_answer_rate": 0.9, "updates": 3}], "no answers found"),

@@ -17,10 +17,10 @@ from dttrl.data.rollouts import Rollout, rollouts_to_table
 from dttrl.data.schemas import ROLLOUTS
 from dttrl.data.tables import read_metadata, read_table, write_table
 from dttrl.errors import InputError, OutputExistsError
-from dttrl.method.confidence import Region
 from dttrl.method.scored import Scored
 from dttrl.scoring.score import score_files, score_rollouts
 from dttrl.scoring.scored_files import read_scored
+from dttrl.settings.sections import Scoring
 
 QUESTIONS = {
     "a": Question("a", "What is 1/2?", answer="1/2"),
@@ -58,7 +58,7 @@ def generated(tmp_path: Path) -> Path:
 
 
 def score(grader: Grader, gold: str | None = None, **choices: Any) -> Scored:
-    return score_rollouts([rollouts("a")], golds=[gold], grader=grader, **choices)
+    return score_rollouts([rollouts("a")], golds=[gold], grader=grader, scoring=Scoring(**choices))
 
 
 def test_a_question_is_scored_by_hand(grader: Grader) -> None:
@@ -77,7 +77,7 @@ def test_a_question_is_scored_by_hand(grader: Grader) -> None:
 
 def test_region_and_measure_change_the_confidence_only(grader: Grader) -> None:
     base = score(grader)
-    other = score(grader, region=Region.parse("tail:1"), measure="logprob")
+    other = score(grader, region="tail:1", measure="logprob")
     assert other.confidence_RN.tolist() == [[-(len(text) - 1) for text in TEXTS["a"]]]
     assert other.class_RN.tolist() == base.class_RN.tolist()
     assert other.has_gold_R.tolist() == [False]
@@ -139,7 +139,7 @@ def test_files_are_scored_and_keep_everything_else(generated: Path, tmp_path: Pa
 def test_scoring_again_replaces_the_scores(generated: Path, tmp_path: Path, grader: Grader) -> None:
     first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"
     score_files([generated], first, grader=grader)
-    score_files([first], second, grader=grader, region=Region.parse("all"), measure="perplexity")
+    score_files([first], second, grader=grader, scoring=Scoring(region="all", measure="perplexity"))
     table = read_table(second, ROLLOUTS)
     assert table.column_names == read_table(first, ROLLOUTS).column_names
     expected = [math.exp(-np.mean(np.arange(len(text)))) for texts in TEXTS.values() for text in texts]
