@@ -48,14 +48,6 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
-def slow(session: nox.Session) -> None:
-    """Run the tests that take minutes, but for those on SmolLM2."""
-    install(session, "-e", ".[dev]")
-    ignore = "--ignore=tests/integration/test_smollm2.py"
-    session.run("pytest", "-m", "slow and not gpu", ignore, *session.posargs, env=ONE_THREAD)
-
-
-@nox.session
 def smollm2(session: nox.Session) -> None:
     """Generate, score, vote and train two steps on SmolLM2-135M-Instruct."""
     install(session, "-e", ".[dev]")
