@@ -9,21 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dttrl.method.voting import majority
-from dttrl.method.voting.election import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Tally,
-    Vote,
-    summarize,
-    voters_or_all,
-)
+from dttrl.method.voting.election import FloatArray, IntArray, Tally, Vote, sighted, summarize, tally
 
 
-def elect(class_RN: IntArray, confidence_RN: FloatArray, voter_RN: BoolArray) -> Tally:
-    """Elect the answer of the surest of ``voter_RN``; shapes as in :mod:`dttrl.method.voting.election`."""
-    voter_RN = voter_RN & (class_RN >= 0) & np.isfinite(confidence_RN)
+def best_of_n(class_RN: IntArray, confidence_RN: FloatArray) -> Vote:
+    """Vote by the surest rollout; questions without any confidence get the plain majority."""
+    confidence_RN, voter_RN = sighted(class_RN, confidence_RN)
     seen_RN = np.where(voter_RN, confidence_RN, -np.inf)
     surest_R = seen_RN.argmax(axis=1)
     rows = np.arange(len(class_RN))
@@ -35,13 +26,7 @@ def elect(class_RN: IntArray, confidence_RN: FloatArray, voter_RN: BoolArray) ->
     shared = np.flatnonzero(((seen_RN == best_R[:, None]) & voter_RN).sum(axis=1) > 1)
     if shared.size:
         best_SN = seen_RN[shared] == best_R[shared, None]
-        result = majority.elect(class_RN[shared], confidence_RN[shared], best_SN)
+        result = tally(class_RN[shared], None, confidence_RN[shared], best_SN)
         winner_R[shared], margin_R[shared] = result.winner_R, result.margin_R
         several_R[shared] = (best_SN & (class_RN[shared] != result.winner_R[:, None])).any(axis=1)
-    return Tally(winner_R, several_R, margin_R)
-
-
-def best_of_n(class_RN: IntArray, confidence_RN: FloatArray) -> Vote:
-    """Vote by the surest rollout; questions without any confidence get the plain majority."""
-    confidence_RN = voters_or_all(class_RN, confidence_RN)
-    return summarize(class_RN, confidence_RN, elect(class_RN, confidence_RN, class_RN >= 0))
+    return summarize(class_RN, confidence_RN, Tally(winner_R, several_R, margin_R))

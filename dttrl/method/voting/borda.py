@@ -10,33 +10,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from dttrl.method.voting.election import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Tally,
-    Vote,
-    summarize,
-    tally,
-    voters_or_all,
-)
+from dttrl.method.voting.election import FloatArray, IntArray, Vote, sighted, summarize, tally
 from dttrl.method.voting.ranks import by_sample, rank, share_by_table
 
 POWER = 0.5
 """p of the paper's default."""
 
 
-def elect(class_RN: IntArray, confidence_RN: FloatArray, voter_RN: BoolArray, *, p: float = POWER) -> Tally:
-    """Elect by summed Borda votes; shapes as in :mod:`dttrl.method.voting.election`."""
-    voter_RN = voter_RN & (class_RN >= 0) & np.isfinite(confidence_RN)
+def borda(class_RN: IntArray, confidence_RN: FloatArray, *, p: float = POWER) -> Vote:
+    """Vote by ranks; questions none of whose rollouts has a confidence get the plain majority."""
+    confidence_RN, voter_RN = sighted(class_RN, confidence_RN)
     ranks = rank(confidence_RN, voter_RN)
     votes_N = np.arange(1, class_RN.shape[1] + 1, dtype=np.float64) ** p
     cumulative = np.concatenate([[0.0], np.cumsum(votes_N)])
-    weight_RN = share_by_table(ranks, cumulative[None, :])
-    return tally(class_RN, by_sample(ranks, weight_RN), confidence_RN, voter_RN)
-
-
-def borda(class_RN: IntArray, confidence_RN: FloatArray, *, p: float = POWER) -> Vote:
-    """Vote by ranks; questions none of whose rollouts has a confidence get the plain majority."""
-    confidence_RN = voters_or_all(class_RN, confidence_RN)
-    return summarize(class_RN, confidence_RN, elect(class_RN, confidence_RN, class_RN >= 0, p=p))
+    weight_RN = by_sample(ranks, share_by_table(ranks, cumulative[None, :]))
+    return summarize(class_RN, confidence_RN, tally(class_RN, weight_RN, confidence_RN, voter_RN))

@@ -10,16 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dttrl.method.voting import majority, weighted
-from dttrl.method.voting.election import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Tally,
-    Vote,
-    summarize,
-    voters_or_all,
-)
+from dttrl.method.voting import weighted
+from dttrl.method.voting.election import BoolArray, FloatArray, IntArray, Vote, sighted, summarize, tally
 
 TOP = 0.1
 """Share that votes in the released offline code."""
@@ -46,26 +38,17 @@ def keep_top(confidence_RN: FloatArray, voter_RN: BoolArray, top: float) -> Bool
     return kept_RN
 
 
-def elect(
-    class_RN: IntArray,
-    confidence_RN: FloatArray,
-    voter_RN: BoolArray,
-    *,
-    top: float = TOP,
-    f_vote: str = "weighted",
-) -> Tally:
-    """Elect among the surest share ``top`` of ``voter_RN``, weighted or by heads (``f_vote`` majority)."""
-    voter_RN = voter_RN & (class_RN >= 0) & np.isfinite(confidence_RN)
-    kept_RN = keep_top(confidence_RN, voter_RN, top)
-    if f_vote == "majority":
-        return majority.elect(class_RN, confidence_RN, kept_RN)
-    return weighted.elect(class_RN, confidence_RN, kept_RN)
-
-
 def deepconf(
     class_RN: IntArray, confidence_RN: FloatArray, *, top: float = TOP, f_vote: str = "weighted"
 ) -> Vote:
-    """Vote with the surest share; questions without any confidence get the plain majority."""
-    confidence_RN = voters_or_all(class_RN, confidence_RN)
-    result = elect(class_RN, confidence_RN, class_RN >= 0, top=top, f_vote=f_vote)
+    """Vote with the surest share ``top``, weighted or by heads (``f_vote`` majority).
+
+    Questions without any confidence get the plain majority.
+    """
+    confidence_RN, voter_RN = sighted(class_RN, confidence_RN)
+    kept_RN = keep_top(confidence_RN, voter_RN, top)
+    if f_vote == "majority":
+        result = tally(class_RN, None, confidence_RN, kept_RN)
+    else:
+        result = weighted.elect(class_RN, confidence_RN, kept_RN)
     return summarize(class_RN, confidence_RN, result)

@@ -17,8 +17,8 @@ import numpy as np
 
 from dttrl.method.mixture import Mixture, Mixtures, fit_mixtures
 from dttrl.method.partition import assign_positive
-from dttrl.method.voting import hierarchical, majority, weighted
-from dttrl.method.voting.election import BoolArray, FloatArray, IntArray, Tally, Vote, summarize
+from dttrl.method.voting import hierarchical, weighted
+from dttrl.method.voting.election import BoolArray, FloatArray, IntArray, Tally, Vote, summarize, tally
 
 VoteFunction = Literal["majority", "weighted", "hierarchical"]
 Reject = Literal["guarded", "always", "off"]
@@ -69,9 +69,12 @@ def distrivoting(
     valid_RN = (class_RN >= 0) & np.isfinite(confidence_RN)
     positive_RN = assign_positive(confidence_RN, mixture, monotone=monotone) & valid_RN
     negative_RN = valid_RN & ~positive_RN
-    plain = majority.elect(class_RN, weight_RN, class_RN >= 0)
+    plain = tally(class_RN, None, weight_RN, class_RN >= 0)
     first = _elect(f_vote, class_RN, weight_RN, positive_RN)
-    wrong_R = _elect_negative(f_vote, class_RN, weight_RN, negative_RN).winner_R
+    against_RN = weight_RN  # a count of heads has nothing to reverse: confidences only break its ties
+    if f_vote != "majority":
+        against_RN = weighted.reversed_weights(weight_RN, negative_RN)
+    wrong_R = _elect(f_vote, class_RN, against_RN, negative_RN).winner_R
 
     applies_R = (wrong_R >= 0) & (first.winner_R >= 0) & (reject != "off")
     if reject == "guarded":
@@ -99,18 +102,9 @@ def distrivoting(
 
 def _elect(f_vote: VoteFunction, class_RN: IntArray, weight_RN: FloatArray, voter_RN: BoolArray) -> Tally:
     if f_vote == "majority":
-        return majority.elect(class_RN, weight_RN, voter_RN)
-    if f_vote == "weighted":
-        return weighted.elect(class_RN, weight_RN, voter_RN)
-    return hierarchical.elect(class_RN, weight_RN, voter_RN)
-
-
-def _elect_negative(
-    f_vote: VoteFunction, class_RN: IntArray, weight_RN: FloatArray, voter_RN: BoolArray
-) -> Tally:
-    if f_vote == "majority":
-        return majority.elect(class_RN, weight_RN, voter_RN)
-    return _elect(f_vote, class_RN, weighted.reversed_weights(weight_RN, voter_RN), voter_RN)
+        return tally(class_RN, None, weight_RN, voter_RN)
+    elect = weighted.elect if f_vote == "weighted" else hierarchical.elect
+    return elect(class_RN, weight_RN, voter_RN)
 
 
 def _refit_positives(

@@ -100,10 +100,17 @@ def tally_within(
     return Tally(winner_R, tie_R, _margin(score_RC, winner_R))
 
 
-def voters_or_all(class_RN: IntArray, confidence_RN: FloatArray) -> FloatArray:
-    """Give rows none of whose answered rollouts has a finite confidence the confidence 1 throughout."""
-    blind_R = ~((class_RN >= 0) & np.isfinite(confidence_RN)).any(axis=1, keepdims=True)
-    return np.where(blind_R, 1.0, confidence_RN) if blind_R.any() else confidence_RN
+def sighted(class_RN: IntArray, confidence_RN: FloatArray) -> tuple[FloatArray, BoolArray]:
+    """Return the confidences, and which rollouts vote with them: those with an answer and a finite one.
+
+    Where a row has none of these, its confidences become 1 throughout and all its answers vote.
+    """
+    answered_RN = class_RN >= 0
+    voter_RN = answered_RN & np.isfinite(confidence_RN)
+    blind_R = ~voter_RN.any(axis=1, keepdims=True)
+    if blind_R.any():
+        confidence_RN, voter_RN = np.where(blind_R, 1.0, confidence_RN), voter_RN | (blind_R & answered_RN)
+    return confidence_RN, voter_RN
 
 
 def summarize(

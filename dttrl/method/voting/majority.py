@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dttrl.method.voting.election import BoolArray, FloatArray, IntArray, Tally, Vote, summarize, tally
-
-
-def elect(class_RN: IntArray, confidence_RN: FloatArray, voter_RN: BoolArray) -> Tally:
-    """Count heads among ``voter_RN``; confidence only breaks ties."""
-    return tally(class_RN, None, confidence_RN, voter_RN)
+from dttrl.method.voting.election import FloatArray, IntArray, Vote, summarize, tally
 
 
 def majority(class_RN: IntArray, confidence_RN: FloatArray) -> Vote:
-    """Vote by plain majority over all rollouts with an answer, whether or not they have a confidence."""
-    result = elect(class_RN, confidence_RN, class_RN >= 0)
+    """Vote by plain majority over all rollouts with an answer; confidence only breaks ties."""
+    result = tally(class_RN, None, confidence_RN, class_RN >= 0)
     return summarize(class_RN, confidence_RN, result, is_majority=True)

@@ -16,53 +16,30 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.method.voting.election import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Tally,
-    Vote,
-    class_sums,
-    summarize,
-    tally,
-    voters_or_all,
-)
+from dttrl.method.voting.election import FloatArray, IntArray, Vote, class_sums, sighted, summarize, tally
 from dttrl.method.voting.ranks import Ranks, by_sample, rank, share_by_table
 
 RATIO = 0.75
 """q of the paper: bootstrap sizes are tried at ``floor(q^j N)``."""
 
 
-def elect(
-    class_RN: IntArray,
-    confidence_RN: FloatArray,
-    voter_RN: BoolArray,
-    *,
-    m: int | str = "adaptive",
-    ratio: float = RATIO,
-) -> Tally:
-    """Elect by the mode of best-of-m.
+def mob(
+    class_RN: IntArray, confidence_RN: FloatArray, *, m: int | str = "adaptive", ratio: float = RATIO
+) -> Vote:
+    """Vote by the mode of best-of-m; questions none of whose rollouts has a confidence count heads.
 
     ``m`` is the bootstrap size, ``sqrt`` for ``floor(sqrt(N))``, or ``adaptive``: of the sizes
     ``m_j = floor(ratio^j N)`` the one whose distribution over answers differs least (in L1) from that of
     ``m_(j-1)``, the largest such size where several do equally.
     """
-    voter_RN = voter_RN & (class_RN >= 0) & np.isfinite(confidence_RN)
+    confidence_RN, voter_RN = sighted(class_RN, confidence_RN)
     ranks = rank(confidence_RN, voter_RN)
     if m == "adaptive":
         weight_RN = _adaptive(class_RN, ranks, ratio)
     else:
         size_R = np.floor(np.sqrt(ranks.count_R)) if m == "sqrt" else np.full(len(class_RN), float(m))
         weight_RN = _weights(ranks, size_R)
-    return tally(class_RN, by_sample(ranks, weight_RN), confidence_RN, voter_RN)
-
-
-def mob(
-    class_RN: IntArray, confidence_RN: FloatArray, *, m: int | str = "adaptive", ratio: float = RATIO
-) -> Vote:
-    """Vote by the mode of best-of-m; questions none of whose rollouts has a confidence count heads."""
-    confidence_RN = voters_or_all(class_RN, confidence_RN)
-    result = elect(class_RN, confidence_RN, class_RN >= 0, m=m, ratio=ratio)
+    result = tally(class_RN, by_sample(ranks, weight_RN), confidence_RN, voter_RN)
     return summarize(class_RN, confidence_RN, result)
 
 

@@ -11,9 +11,9 @@ from dttrl.method.voting.election import (
     IntArray,
     Tally,
     Vote,
+    sighted,
     summarize,
     tally,
-    voters_or_all,
 )
 
 
@@ -52,5 +52,5 @@ def reversed_weights(confidence_RN: FloatArray, voter_RN: BoolArray) -> FloatArr
 
 def weighted(class_RN: IntArray, weight_RN: FloatArray) -> Vote:
     """Vote by summed confidence; questions none of whose rollouts has a confidence get the plain majority."""
-    weight_RN = voters_or_all(class_RN, weight_RN)
-    return summarize(class_RN, weight_RN, elect(class_RN, weight_RN, class_RN >= 0))
+    weight_RN, voter_RN = sighted(class_RN, weight_RN)
+    return summarize(class_RN, weight_RN, elect(class_RN, weight_RN, voter_RN))
