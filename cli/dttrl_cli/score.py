@@ -100,7 +100,6 @@ def score(
     from dttrl.answers.grading import Grader
     from dttrl.data.rollout_files import RolloutFiles
     from dttrl.errors import InputError
-    from dttrl.method.confidence import Region
     from dttrl.scoring.score import score_files
 
     if output.suffix.lower() != ".parquet":
@@ -111,14 +110,7 @@ def score(
     explained: list[Explanation] = []
     with Grader(kind=chosen.scoring.kind) as grader, console.progress("score", "rollouts", total) as progress:
         summary = score_files(
-            rollouts,
-            output,
-            grader=grader,
-            region=Region.parse(chosen.scoring.region),
-            measure=chosen.scoring.measure,
-            last_number=chosen.scoring.last_number,
-            overwrite=overwrite,
-            progress=progress.update,
+            rollouts, output, chosen.scoring, grader, overwrite=overwrite, progress=progress.update
         )
         if explain is not None:
             explained = explain_question(output, explain, grader)

@@ -13,6 +13,7 @@ from dttrl.interop.formats import Format, recognise
 from dttrl.interop.importing import import_files
 from dttrl.method.confidence import Measure
 from dttrl.scoring.score import score_files
+from dttrl.settings.sections import Scoring
 
 
 @dataclass
@@ -72,13 +73,9 @@ def accept(
         measure = _measure(summary.entries)
         if scored and "text" in summary.columns and ("answer" not in summary.columns or measure is not None):
             target = folder / f"{entry.name}-scored.parquet"
-            with Grader(kind=kind or AUTO) as grader:
-                score_files(
-                    [folder / f"{entry.name}.parquet"],
-                    target,
-                    grader=grader,
-                    measure=measure or "topk",
-                )
+            scoring = Scoring.model_validate({"kind": kind or AUTO, "measure": measure or "topk"})
+            with Grader(kind=scoring.kind) as grader:
+                score_files([folder / f"{entry.name}.parquet"], target, scoring, grader)
         accepted.paths.append(target)
     return accepted
 

@@ -24,9 +24,10 @@ from dttrl.data.rollout_files import RolloutFiles
 from dttrl.data.rollouts import Rollout, table_to_rollouts
 from dttrl.data.schemas import ROLLOUTS
 from dttrl.data.tables import TableWriter
-from dttrl.method.confidence import LAST_STEP, MEASURED_COLUMNS, Measure, Region, trajectory_confidence
+from dttrl.method.confidence import MEASURED_COLUMNS, Measure, Region, trajectory_confidence
 from dttrl.method.scored import Scored
 from dttrl.scoring.files import golds_of, sources_of
+from dttrl.settings.sections import Scoring
 
 SCORE_COLUMNS = ("answer", "answer_source", "answer_class", "confidence")
 MAX_EXAMPLES = 5
@@ -81,13 +82,11 @@ class ScoreSummary:
 
 def score_rollouts(
     groups: Sequence[Sequence[Rollout]],
-    *,
+    scoring: Scoring,
     grader: Grader,
+    *,
     golds: Sequence[str | None] | None = None,
     sources: Sequence[str | None] | None = None,
-    region: Region = LAST_STEP,
-    measure: Measure = "topk",
-    last_number: bool = False,
 ) -> Scored:
     """Extract the answers of questions' rollouts, group them into classes and measure the confidences.
 
@@ -101,13 +100,14 @@ def score_rollouts(
     class_RN, spellings, gold_class_R = [], [], []
     for group, name, source, gold in zip(groups, query_id, sources, golds, strict=True):
         own = grader.for_source(source, name)
-        found += [own.extract(rollout.text, last_number=last_number) for rollout in group]
+        found += [own.extract(rollout.text, last_number=scoring.last_number) for rollout in group]
         answers = [extraction.answer for extraction in found[-len(group) :]]
         class_RN.append(own.classes(answers))
         spellings.append(own.spelling(answers, class_RN[-1]))
         gold_class_R.append(own.match(gold, spellings[-1]) if gold is not None else -1)
+    region = Region.parse(scoring.region)
     confidence_P = [
-        trajectory_confidence(rollout, region=region, measure=measure, answer_start=extraction.start)
+        trajectory_confidence(rollout, region=region, measure=scoring.measure, answer_start=extraction.start)
         for rollout, extraction in zip(chain.from_iterable(groups), found, strict=True)
     ]
     first_R = np.cumsum([0, *map(len, spellings)], dtype=np.int32)
@@ -116,7 +116,7 @@ def score_rollouts(
         np.stack(class_RN),
         np.array(confidence_P, dtype=np.float64).reshape(len(groups), -1),
         groups[0][0].step,
-        measure,
+        scoring.measure,
         query_id,
         sources,
         golds,
@@ -147,49 +147,40 @@ def merged_spellings(scored: Scored) -> Iterator[tuple[str, list[str]]]:
 def score_files(
     paths: Sequence[Path],
     output: Path,
-    *,
+    scoring: Scoring,
     grader: Grader,
-    region: Region = LAST_STEP,
-    measure: Measure = "topk",
-    last_number: bool = False,
+    *,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ScoreSummary:
     """Score rollout files as a stream and write them with the columns of ``SCORE_COLUMNS``.
 
-    Earlier scores are replaced. Files without the token column of ``measure`` keep the confidence that they
+    Earlier scores are replaced. Files without the token column of the measure keep the confidence that they
     have, and the summary says so. ``progress`` is called with the number of rollouts done.
     """
     files = RolloutFiles(paths)
     files.require("text")
     files.check_output(output, keeps_rows=True)
     summary = ScoreSummary()
-    keep_confidence = _confidence_source(files.column_names, measure, summary)
+    keep_confidence = _confidence_source(files.column_names, scoring.measure, summary)
     kept = [column for column in files.schema if column.name not in SCORE_COLUMNS]
     schema = pa.schema([*kept, *ROLLOUTS.select(SCORE_COLUMNS)], metadata=ROLLOUTS.fields.metadata)
     metadata: dict[str, Any] = {
         **files.metadata,
-        "region": None if keep_confidence else str(region),
+        "region": None if keep_confidence else scoring.region,
         "answer_kind": AUTO if grader.auto else grader.kind,
-        "last_number": last_number,
+        "last_number": scoring.last_number,
         "grader": grader_version(),
     }
     if not keep_confidence:
-        metadata["measure"] = measure
+        metadata["measure"] = scoring.measure
     with TableWriter(output, schema, metadata=metadata, overwrite=overwrite) as writer:
         for block in files.blocks(files.column_names, rows=1):
             sources, golds = sources_of(block), golds_of(block)
             for q, (first, last) in enumerate(pairwise(block.start_Q.tolist())):
                 table = block.table.slice(first, last - first)
-                scored = score_rollouts(
-                    [table_to_rollouts(table)],
-                    grader=grader,
-                    golds=golds[q : q + 1],
-                    sources=sources[q : q + 1],
-                    region=region,
-                    measure=measure,
-                    last_number=last_number,
-                )
+                rollouts, gold, source = table_to_rollouts(table), golds[q : q + 1], sources[q : q + 1]
+                scored = score_rollouts([rollouts], scoring, grader, golds=gold, sources=source)
                 if keep_confidence and "confidence" in table.column_names:
                     stored = table.column("confidence").cast(pa.float64()).to_numpy(zero_copy_only=False)
                     scored = replace(scored, confidence_RN=stored[None, :])

@@ -84,7 +84,7 @@ class Workbench:
 
     def score(self, rollouts: Sequence[Sequence[Rollout]], questions: Sequence[Question]) -> Scored:
         """Return answers, classes and confidences of the questions' rollouts."""
-        return score_questions(self.config, self.grader, rollouts, questions)
+        return score_questions(questions, rollouts, self.config.scoring, self.grader)
 
     def evaluate(self, step: int, observer: Observer) -> Iterator[tuple[str, Scored]]:
         """Yield, for each split that has gold answers, the scored samples of its questions."""

@@ -16,12 +16,12 @@ from dttrl.data.questions import Question
 from dttrl.data.rollouts import Rollout, rollouts_to_table
 from dttrl.data.schemas import HISTORY, LABELS, ROLLOUTS
 from dttrl.data.tables import table_from_columns
-from dttrl.method.confidence import Region
 from dttrl.method.scored import Scored
 from dttrl.method.training_signal import TrainingSignal
 from dttrl.scoring.score import score_rollouts
 from dttrl.scoring.vote import vote_columns
 from dttrl.settings.commands import TrainConfig
+from dttrl.settings.sections import Scoring
 from dttrl.training.run_folder import RunFolder
 
 
@@ -36,21 +36,14 @@ class LabelledStep:
 
 
 def score_questions(
-    config: TrainConfig,
-    grader: Grader,
-    rollouts: Sequence[Sequence[Rollout]],
     questions: Sequence[Question],
+    rollouts: Sequence[Sequence[Rollout]],
+    scoring: Scoring,
+    grader: Grader,
 ) -> Scored:
-    """Return answers, classes and confidences of the questions' rollouts, as a run is configured."""
-    return score_rollouts(
-        rollouts,
-        golds=[question.answer for question in questions],
-        sources=[question.source for question in questions],
-        grader=grader,
-        region=Region.parse(config.scoring.region),
-        measure=config.scoring.measure,
-        last_number=config.scoring.last_number,
-    )
+    """Return answers, classes and confidences of the questions' rollouts."""
+    golds, sources = [q.answer for q in questions], [q.source for q in questions]
+    return score_rollouts(rollouts, scoring, grader, golds=golds, sources=sources)
 
 
 def record_step(folder: RunFolder, config: TrainConfig, step: LabelledStep) -> None:

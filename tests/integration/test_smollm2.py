@@ -58,17 +58,17 @@ COMMON: dict[str, Any] = {
 
 def test_generate_score_vote(questions: Path, tmp_path: Path) -> None:
     from dttrl.answers.grading import Grader
-    from dttrl.method.confidence import Region
     from dttrl.sampling.generation import generate
     from dttrl.scoring.score import score_files
     from dttrl.scoring.vote import vote_files
+    from dttrl.settings.sections import Scoring
 
     rollouts, scored = tmp_path / "rollouts.parquet", tmp_path / "scored.parquet"
     chosen = load_config(GenerateConfig, None, {**COMMON, "questions": questions, "samples": 8})
     summary = generate(chosen, rollouts)
     assert summary.rollouts == 8 * len(SUMS)
     with Grader() as grader:
-        counts = score_files([rollouts], scored, grader=grader, region=Region("all"))
+        counts = score_files([rollouts], scored, Scoring(region="all"), grader)
         assert counts.gold_rollouts == 8 * len(SUMS)
         # One-digit sums, few-shot: well above chance, well below certain.
         assert counts.accuracy > 0.25

@@ -117,7 +117,7 @@ class Controller:
             [self._rollout(name, g, responses[i], step) for g, i in enumerate(places)]
             for name, places in groups.items()
         ]
-        scored = score_questions(self.config, self._grader, rollouts, questions)
+        scored = score_questions(questions, rollouts, self.config.scoring, self._grader)
         scored_at = time.perf_counter()
         signal, self._history = training_signal(scored, self._history, self.config.signal)
         labelled_at = time.perf_counter()
@@ -176,7 +176,7 @@ class Controller:
         """Grade the samples of an evaluation and write them down."""
         for question, group in zip(questions, responses, strict=True):
             rollouts = [self._rollout(question.id, g, response, step) for g, response in enumerate(group)]
-            scored = score_questions(self.config, self._grader, [rollouts], [question])
+            scored = score_questions([question], [rollouts], self.config.scoring, self._grader)
             self.folder.add_table("evaluations", evaluation_table(step, split, scored))
         self.folder.flush("evaluations")
 
