@@ -110,12 +110,7 @@ def score(
     explained: list[Explanation] = []
     with Grader(kind=chosen.scoring.kind) as grader, console.progress("score", "rollouts", total) as progress:
         summary = score_files(
-            rollouts,
-            output,
-            grader=grader,
-            scoring=chosen.scoring,
-            overwrite=overwrite,
-            progress=progress.update,
+            rollouts, output, chosen.scoring, grader, overwrite=overwrite, progress=progress.update
         )
         if explain is not None:
             explained = explain_question(output, explain, grader)

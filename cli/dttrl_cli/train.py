@@ -12,13 +12,13 @@ import typer
 from dttrl.settings.commands import TrainConfig
 from dttrl.training.observer import Observer
 from dttrl_cli import options
-from dttrl_cli.console import Console, Progress, clock, interval, number, resumable
+from dttrl_cli.console import Console, Progress, clock, number, resumable
 from dttrl_cli.fields import settings
 from dttrl_cli.passing import AFTER_DASHES
 from dttrl_cli.plan import DryRun, Preset, resolve, show_plan
 
 if TYPE_CHECKING:
-    from dttrl.analysis.accuracy import Accuracy, Estimate
+    from dttrl.analysis.accuracy import Accuracy
     from dttrl.analysis.run_summary import RunSummary, SavedModel
 
 EXAMPLES = (
@@ -74,10 +74,10 @@ def train(
     Gold answers, where the questions have them, are used for evaluation, which chooses the checkpoint that
     is kept as the best, and by the method ttrl-gt; they never make the labels of the other methods.
 
-    --json prints run, report, method, steps, seconds (training steps), wall_seconds (first to last step),
-    splits (of each: before and after, with step, questions, n, avg, maj and their intervals, majority_ratio,
-    pass), means of the metrics over the first_steps, last_steps (window of each) and all_steps, checkpoints
-    (best and last: step, path, score) and notes.
+    --json prints run, report, method, label (null: the method's), steps, seconds (training steps),
+    wall_seconds (first to last step), splits (of each: before and after, with step, questions, n, avg, maj
+    and their intervals, majority_ratio, pass), means of the metrics over the first_steps, last_steps (window
+    of each) and all_steps, checkpoints (best and last: step, path, score) and notes.
     """  # fmt: skip
     from dttrl.errors import InputError
 
@@ -119,7 +119,7 @@ class ConsoleObserver(Observer):
         """Say that the run begins or goes on."""
         self.started = True
         self._total = config.update.steps
-        self._console.note(f"dttrl: {config.signal.method} on {config.model.name}, run folder {run}")
+        self._console.note(f"dttrl: {config.signal.title} on {config.model.name}, run folder {run}")
 
     def phase(self, name: str, done: int, total: int) -> None:
         """Show how far a part of a step is: sampling, scoring, update, evaluation."""
@@ -207,18 +207,7 @@ def _finish(console: Console, run: Path) -> None:
 
 
 def _show(console: Console, summary: RunSummary) -> None:
-    rows = []
-    for change in summary.splits:
-        n = change.last.n_label
-        for name, before, after in (
-            (f"avg@{n}", change.first.average, change.last.average),
-            (f"maj@{n}", change.first.majority, change.last.majority),
-        ):
-            gain = f"{after.value - before.value:+.3f}"
-            rows.append([f"{change.split}: {name}", _estimate(before), _estimate(after), gain])
-        ratios = (change.first.majority_ratio, change.last.majority_ratio)
-        gain = f"{ratios[1] - ratios[0]:+.3f}"
-        rows.append([f"{change.split}: majority ratio", number(ratios[0]), number(ratios[1]), gain])
+    rows = [row for change in summary.splits for row in change.rows(passes=False)]
     for name in STEP_METRICS:
         if name in summary.first and name in summary.last:
             first, last = summary.first[name], summary.last[name]
@@ -226,28 +215,24 @@ def _show(console: Console, summary: RunSummary) -> None:
             several = summary.steps > 1
             tail = [number(last), f"{last - first:+.3f}"] if several else ["-", "-"]
             rows.append([label, number(first), *tail])
-    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
     seconds = f"; training steps took {clock(summary.seconds)}" if summary.seconds else ""
-    title = f"{summary.title}, {steps}{seconds} (95 % interval over questions)"
+    title = f"{summary.method}, {summary.steps_label}{seconds} (95 % interval over questions)"
     console.table(title, ["", "before", "after", "change"], rows)
     if "label_accuracy" in summary.overall and summary.steps > 1:
         label_accuracy = number(summary.overall["label_accuracy"])
-        console.result(f"Label accuracy over all {steps}: {label_accuracy}")
+        console.result(f"Label accuracy over all {summary.steps_label}: {label_accuracy}")
     for title, saved in (("Best checkpoint:", summary.best), ("Last checkpoint:", summary.final)):
         if saved is not None:
             score = "" if saved.score is None else f" (avg@n {number(saved.score)})"
             console.result(f"{title} step {saved.step}{score}, {saved.path}")
 
 
-def _estimate(estimate: Estimate) -> str:
-    return interval(estimate.value, estimate.low, estimate.high)
-
-
 def _data(summary: RunSummary, report: Path) -> dict[str, Any]:
     return {
         "run": summary.run,
         "report": report,
-        "method": summary.method,
+        "method": summary.settings["method"],
+        "label": summary.settings.get("label"),
         "steps": summary.steps,
         "seconds": summary.seconds,
         "wall_seconds": summary.wall_seconds,

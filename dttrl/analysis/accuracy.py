@@ -29,8 +29,13 @@ class Estimate:
     """A number with its interval; NaN where it cannot be computed."""
 
     value: float
-    low: float
-    high: float
+    low: float = math.nan
+    high: float = math.nan
+
+    def __str__(self) -> str:
+        """Return how it is shown: ``0.500 (0.250-0.750)``, or without an interval where there is none."""
+        interval = "" if math.isnan(self.low) else f" ({self.low:.3f}-{self.high:.3f})"
+        return "-" if math.isnan(self.value) else f"{self.value:.3f}{interval}"
 
     @staticmethod
     def of_draws(value: float, draws: NDArray[np.float64]) -> Estimate:
@@ -39,7 +44,7 @@ class Estimate:
         return Estimate(float(value), float(low), float(high))
 
 
-UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+UNKNOWN = Estimate(math.nan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Runs of one comparison, grouped: same questions, same starting model, same settings, different seeds.
 
 A group's label is the method and the settings in which it departs from most runs of its method, so that an
-ablation reads ``distri-gmm tau=0.3`` beside a plain ``distri-gmm``.
+ablation reads ``distri-gmm tau=0.3`` beside a plain ``distri-gmm``. A vote that is not the method's own is
+always named (``distri-gmm label=mob``), whatever most runs have.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def telling_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
         peers = [other for other in settings if other["method"] == config["method"]]
         names = sorted({name for other in peers for name in other} - INCIDENTAL)
         differing = [n for n in names if any(other.get(n) != config.get(n) for other in peers)]
+        if config.get("label") is not None and "label" not in differing:
+            differing.append("label")
         labels.append(" ".join([str(config["method"]), *(f"{n}={config.get(n)}" for n in differing)]))
     return labels
 
@@ -124,6 +127,7 @@ def _usual(settings: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
             )
             if len(ranked) == 1 or ranked[-1][:2] > ranked[-2][:2]:
                 result.setdefault(method, {})[name] = ranked[-1][2]
+        result.setdefault(method, {})["label"] = "None"
     return result
 
 

@@ -9,17 +9,15 @@ of accuracy and majority ratio over steps is also written beside it as ``accurac
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from dttrl.analysis.accuracy import Estimate
 from dttrl.analysis.majority_ratio import majority_ratios
 from dttrl.analysis.report_questions import question_tables
-from dttrl.analysis.run_summary import RunSummary, SplitChange, summarize_run
+from dttrl.analysis.run_summary import RunSummary, summarize_run
 from dttrl.analysis.runs import read_records
 from dttrl.data.outputs import replacing
 from dttrl.data.schemas import LABELS
@@ -54,7 +52,7 @@ def write_report(run: Path, *, seed: int = 0) -> Path:
         table = f'<div class="scroll">{_table(header, rows)}</div>\n'
         sections.append(f"<h2>Questions: {html.escape(split)}</h2>\n{table}")
     sections.append(_config_section(summary.settings))
-    title = html.escape(f"{run.name}: {summary.title}")
+    title = html.escape(f"{run.name}: {summary.method}")
     page = (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n{''.join(sections)}</body>\n</html>\n"
@@ -65,10 +63,8 @@ def write_report(run: Path, *, seed: int = 0) -> Path:
 
 def _heading(summary: RunSummary) -> str:
     settings = summary.settings
-    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
-    lines = [
-        f"Method <b>{html.escape(summary.title)}</b>, {steps}, seed {html.escape(_word(settings, 'seed'))}."
-    ]
+    method, seed = html.escape(summary.method), html.escape(_word(settings, "seed"))
+    lines = [f"Method <b>{method}</b>, {summary.steps_label}, seed {seed}."]
     for name, title in (("model", "Model"), ("questions", "Questions"), ("heldout", "Held-out questions")):
         if settings.get(name) is not None:
             lines.append(f"{title}: {html.escape(_word(settings, name))}.")
@@ -86,30 +82,11 @@ def _heading(summary: RunSummary) -> str:
 def _before_after(summary: RunSummary) -> str:
     if not summary.splits:
         return '<p class="note">No gold answers: nothing to evaluate against.</p>\n'
-    rows = []
-    for change in summary.splits:
-        for name, before, after in _pairs(change):
-            gain = after.value - before.value
-            rows.append([f"{change.split}: {name}", _estimate(before), _estimate(after), f"{gain:+.3f}"])
-        ratios = (change.first.majority_ratio, change.last.majority_ratio)
-        if not any(math.isnan(ratio) for ratio in ratios):
-            gain = ratios[1] - ratios[0]
-            row = [f"{change.split}: majority ratio", f"{ratios[0]:.3f}", f"{ratios[1]:.3f}", f"{gain:+.3f}"]
-            rows.append(row)
+    rows = [row for change in summary.splits for row in change.rows(passes=True)]
     steps = summary.splits[0]
     header = ["evaluation", f"step {steps.first_step}", f"step {steps.last_step}", "change"]
     note = '<p class="note">In brackets: 95 % bootstrap interval over questions.</p>\n'
     return "<h2>Before and after</h2>\n" + _table(header, rows) + note
-
-
-def _pairs(change: SplitChange) -> list[tuple[str, Estimate, Estimate]]:
-    n = change.last.n_label
-    pairs = [
-        (f"avg@{n}", change.first.average, change.last.average),
-        (f"maj@{n}", change.first.majority, change.last.majority),
-    ]
-    both = [k for k in change.last.pass_at if k > 1 and k in change.first.pass_at]
-    return pairs + [(f"pass@{k}", change.first.pass_at[k], change.last.pass_at[k]) for k in both]
 
 
 def _figure(run: Path, summary: RunSummary) -> str:
@@ -120,9 +97,9 @@ def _figure(run: Path, summary: RunSummary) -> str:
         _replace(run / f"{FIGURE}.{kind}", figures.render(figure, kind))
     svg = figures.render(figure, "svg").decode()
     svg = svg[svg.index("<svg") :]  # the XML declaration may not stand inside a page
-    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
     caption = (
-        f"Votes in training and accuracy over {steps}. Values of single steps are of different questions."
+        f"Votes in training and accuracy over {summary.steps_label}. Values of single steps are of different "
+        "questions."
     )
     return f"<h2>Over the steps</h2>\n<figure>{svg}<figcaption>{caption}</figcaption></figure>\n"
 
@@ -161,12 +138,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>\n"
 
     return f"<table>\n{line('th', header)}{''.join(line('td', row) for row in rows)}</table>\n"
-
-
-def _estimate(estimate: Estimate) -> str:
-    if math.isnan(estimate.value):
-        return "-"
-    return f"{estimate.value:.3f} ({estimate.low:.3f}-{estimate.high:.3f})"
 
 
 def _word(settings: Mapping[str, Any], name: str) -> str:

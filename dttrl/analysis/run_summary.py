@@ -15,8 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dttrl.analysis.accuracy import Accuracy, summarize_split
+from dttrl.analysis.accuracy import Accuracy, Estimate, summarize_split
 from dttrl.analysis.runs import read_config, read_metrics, read_scores
+from dttrl.method.methods import titled
 
 WINDOW = 5
 """Steps of the first and of the last mean; half of the steps where a run has fewer than twice as many."""
@@ -33,6 +34,21 @@ class SplitChange:
     last_step: int
     first: Accuracy
     last: Accuracy
+
+    def rows(self, *, passes: bool) -> list[list[str]]:
+        """Return what is shown of it: measure, before, after and change; ``passes``: with pass@k."""
+        both = [k for k in self.last.pass_at if passes and k > 1 and k in self.first.pass_at]
+        n = self.last.n_label
+        names = [f"avg@{n}", f"maj@{n}", *(f"pass@{k}" for k in both), "majority ratio"]
+        ends = [
+            [end.average, end.majority, *map(end.pass_at.get, both), Estimate(end.majority_ratio)]
+            for end in (self.first, self.last)
+        ]
+        return [
+            [f"{self.split}: {name}", str(before), str(after), f"{after.value - before.value:+.3f}"]
+            for name, before, after in zip(names, *ends, strict=True)
+            if not math.isnan(after.value - before.value)
+        ]
 
 
 @dataclass(frozen=True)
@@ -74,14 +90,13 @@ class RunSummary:
 
     @property
     def method(self) -> str:
-        """Name of the method."""
-        return str(self.settings["method"])
+        """The method as it is shown, with its label where that is not its own."""
+        return titled(str(self.settings["method"]), self.settings.get("label"))
 
     @property
-    def title(self) -> str:
-        """The method, with its vote where that is not the method's own."""
-        label = self.settings.get("label")
-        return self.method if label is None else f"{self.method}, labels by {label}"
+    def steps_label(self) -> str:
+        """How many steps there were, in words."""
+        return "1 step" if self.steps == 1 else f"{self.steps} steps"
 
     @property
     def window_label(self) -> str:

@@ -60,7 +60,7 @@ def accept(
             imported, target = target, folder / f"{entry.name}-scored.parquet"
             with Grader(kind=kind or AUTO) as grader:
                 scoring = Scoring(measure=measure or "topk")
-                score_files([imported], target, grader=grader, scoring=scoring)
+                score_files([imported], target, scoring, grader)
         accepted.append(target)
     return accepted, notes
 

@@ -73,6 +73,16 @@ def find_method(name: str) -> Method:
         raise InputError(f"method {name!r} is not one of: {', '.join(METHODS)}") from None
 
 
+def titled(method: str, label: str | None) -> str:
+    """Return how a method is shown: with the vote that labels, where that is not the method's own.
+
+    >>> titled("distri-gmm", "mob"), titled("ttrl", "sc")
+    ('distri-gmm, labels by mob', 'ttrl')
+    """
+    own = METHODS.get(method)
+    return method if label is None or (own and own.vote == label) else f"{method}, labels by {label}"
+
+
 class Signal(Section):
     """How a step's rollouts become labels and weights; the defaults are the paper's."""
 
@@ -139,6 +149,11 @@ class Signal(Section):
     def row(self) -> Method:
         """The method's row of choices."""
         return METHODS[self.method]
+
+    @property
+    def title(self) -> str:
+        """How the method is shown to people."""
+        return titled(self.method, self.label)
 
     @property
     def vote(self) -> ParsedMethod | None:

@@ -82,11 +82,11 @@ class ScoreSummary:
 
 def score_rollouts(
     groups: Sequence[Sequence[Rollout]],
-    *,
+    scoring: Scoring,
     grader: Grader,
+    *,
     golds: Sequence[str | None] | None = None,
     sources: Sequence[str | None] | None = None,
-    scoring: Scoring = Scoring(),  # noqa: B008 (frozen)
 ) -> Scored:
     """Extract the answers of questions' rollouts, group them into classes and measure the confidences.
 
@@ -105,9 +105,9 @@ def score_rollouts(
         class_RN.append(own.classes(answers))
         spellings.append(own.spelling(answers, class_RN[-1]))
         gold_class_R.append(own.match(gold, spellings[-1]) if gold is not None else -1)
-    region, measure = Region.parse(scoring.region), scoring.measure
+    region = Region.parse(scoring.region)
     confidence_P = [
-        trajectory_confidence(rollout, region=region, measure=measure, answer_start=extraction.start)
+        trajectory_confidence(rollout, region=region, measure=scoring.measure, answer_start=extraction.start)
         for rollout, extraction in zip(chain.from_iterable(groups), found, strict=True)
     ]
     first_R = np.cumsum([0, *map(len, spellings)], dtype=np.int32)
@@ -116,7 +116,7 @@ def score_rollouts(
         np.stack(class_RN),
         np.array(confidence_P, dtype=np.float64).reshape(len(groups), -1),
         groups[0][0].step,
-        measure,
+        scoring.measure,
         query_id,
         sources,
         golds,
@@ -147,9 +147,9 @@ def merged_spellings(scored: Scored) -> Iterator[tuple[str, list[str]]]:
 def score_files(
     paths: Sequence[Path],
     output: Path,
-    *,
+    scoring: Scoring,
     grader: Grader,
-    scoring: Scoring = Scoring(),  # noqa: B008 (frozen)
+    *,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ScoreSummary:
@@ -179,13 +179,8 @@ def score_files(
             sources, golds = sources_of(block), golds_of(block)
             for q, (first, last) in enumerate(pairwise(block.start_Q.tolist())):
                 table = block.table.slice(first, last - first)
-                scored = score_rollouts(
-                    [table_to_rollouts(table)],
-                    grader=grader,
-                    golds=golds[q : q + 1],
-                    sources=sources[q : q + 1],
-                    scoring=scoring,
-                )
+                rollouts, gold, source = table_to_rollouts(table), golds[q : q + 1], sources[q : q + 1]
+                scored = score_rollouts([rollouts], scoring, grader, golds=gold, sources=source)
                 if keep_confidence and "confidence" in table.column_names:
                     stored = table.column("confidence").cast(pa.float64()).to_numpy(zero_copy_only=False)
                     scored = replace(scored, confidence_RN=stored[None, :])

@@ -207,6 +207,10 @@ class Evaluation(Section):
         json_schema_extra=in_panel("Questions"),
     )
 
+    def due(self, step: int, total: int) -> bool:
+        """Whether the policy is evaluated after ``step`` of ``total`` steps (0: before the first)."""
+        return step in (0, total) or bool(self.every and step % self.every == 0)
+
 
 class Keeping(Section):
     """Where a run lies and what it keeps."""

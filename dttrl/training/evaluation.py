@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,6 @@ from dttrl.data.tables import table_from_columns
 from dttrl.method.scored import Scored
 from dttrl.method.voting.majority import majority
 from dttrl.rng import derive_seed
-from dttrl.sampling.base import SampleRequest
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.sections import Sampling
 
@@ -61,11 +60,7 @@ def evaluation_summary(table: pa.Table) -> dict[str, float | int]:
     }
 
 
-def requests_of(
-    questions: Sequence[Question], prompt_ids: Sequence[tuple[int, ...]], n: int, step: int
-) -> list[SampleRequest]:
-    """Return the requests for n samples of each question at a step."""
-    return [
-        SampleRequest(question.id, ids, tuple(range(n)), step)
-        for question, ids in zip(questions, prompt_ids, strict=True)
-    ]
+def graded_questions(splits: Mapping[str, list[Question]]) -> dict[str, list[Question]]:
+    """Return the questions that are evaluated, those with gold answers, by split; no split is empty."""
+    found = {split: [q for q in questions if q.answer is not None] for split, questions in splits.items()}
+    return {split: questions for split, questions in found.items() if questions}

@@ -9,16 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from dttrl.data.outputs import locked
-from dttrl.data.questions import Question
-from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
-from dttrl.method.training_signal import TrainingSignal, training_signal
+from dttrl.sampling.models import save_model
 from dttrl.settings.choices import OpenRLHF
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import dump_config, load_config
@@ -31,7 +28,6 @@ from dttrl.training.checkpoint import (
     save_checkpoint,
 )
 from dttrl.training.evaluation import evaluation_summary, evaluation_table
-from dttrl.training.metrics import rollout_metrics, step_metrics
 from dttrl.training.observer import Observer
 from dttrl.training.policy import TrainingRow, UpdateStatistics
 from dttrl.training.run_folder import (
@@ -43,7 +39,7 @@ from dttrl.training.run_folder import (
 )
 from dttrl.training.schedule import batch_indices, learning_rate, total_steps
 from dttrl.training.setup import Workbench, open_workbench, prepare_run
-from dttrl.training.step import LabelledStep, record_step
+from dttrl.training.step import Clock, LabelledStep, label_step, record_step
 
 _RESUME_MAY_CHANGE = frozenset({"device", "threads"})
 
@@ -113,7 +109,7 @@ class _Run:
         """Algorithm 1 of the paper, with evaluations and checkpoints between its steps."""
         config = self.config
         self.observer.start(config.but(steps=self.total), config.keeping.run)
-        with locked(config.keeping.run / LOCK, str(config.keeping.run)), self.bench:
+        with locked(config.keeping.run / LOCK, str(config.keeping.run)), self.bench.grader:
             if checkpoint:
                 self._restore(checkpoint)
             # Without a checkpoint nothing is kept, not even the evaluation before the first step.
@@ -122,12 +118,11 @@ class _Run:
                 self._evaluate(step=0)
             for step in range(self.state.step + 1, self.total + 1):
                 self._step(step)
-                last = step == self.total
-                if last or (config.evaluation.every and step % config.evaluation.every == 0):
+                if config.evaluation.due(step, self.total):
                     self._evaluate(step)
                 self.state = replace(self.state, step=step)
                 due = config.keeping.checkpoint_every and step % config.keeping.checkpoint_every == 0
-                if last or due or self.state.best_step == step:
+                if step == self.total or due or self.state.best_step == step:
                     self._checkpoint()
         self.observer.end(config.keeping.run)
         return config.keeping.run
@@ -143,60 +138,42 @@ class _Run:
         self.state = state
 
     def _step(self, step: int) -> None:
-        config, clock = self.config, _Clock()
+        config, clock = self.config, Clock()
         chosen = batch_indices(
             step, len(self.questions), config.update.questions_per_step, seed=config.sampling.seed
         )
         questions = [self.questions[i] for i in chosen]
         rollouts = self.bench.sample(questions, config.signal.votes, step, self.observer)
         clock.lap("sample")
-        unknown = self.bench.grader.counters["unknown"]
-        scored = self.bench.score(rollouts, questions)
-        unknown = self.bench.grader.counters["unknown"] - unknown
-        clock.lap("score")
-        signal, self.history = training_signal(scored, self.history, config.signal)
-        clock.lap("label")
-        rate = learning_rate(
-            step,
-            self.total,
-            peak=config.update.learning_rate,
-            warmup=config.update.warmup,
-            schedule=config.update.schedule,
+        labelled, self.history = label_step(
+            questions, rollouts, self.history, config, self.bench.grader, clock
         )
+        rate = learning_rate(step, self.total, config.update)
         update = self.bench.policy.update(
-            self._training_rows(questions, rollouts, signal),
+            self._training_rows(labelled),
             learning_rate=rate,
             progress=lambda done, total: self.observer.phase("update", done, total),
         )
         clock.lap("update")
-        record_step(self.folder, config, LabelledStep(questions, rollouts, scored, signal))
+        record_step(self.folder, config, labelled)
         clock.lap("write")
         metrics = {
-            "step": step,
-            "total_steps": self.total,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            **step_metrics(scored, signal),
-            **rollout_metrics(rollouts),
-            "grader_unknown": unknown,
+            **labelled.metrics(self.total),
             **_update_metrics(update, rate, with_kl=config.update.beta > 0),
             **clock.seconds,
         }
         self.folder.append_metrics(metrics)
         self.observer.step(step, metrics)
 
-    def _training_rows(
-        self,
-        questions: Sequence[Question],
-        rollouts: Sequence[Sequence[Rollout]],
-        signal: TrainingSignal,
-    ) -> list[list[TrainingRow]]:
+    def _training_rows(self, step: LabelledStep) -> list[list[TrainingRow]]:
+        prompt_ids, signal = self.bench.prompt_ids["train"], step.signal
         return [
             [
-                TrainingRow(self.bench.prompt_ids[question.id], group[g].token_ids, float(advantage))
+                TrainingRow(prompt_ids[question.id], group[g].token_ids, float(advantage))
                 for g, advantage in zip(trained_M, advantage_M, strict=True)
             ]
             for question, group, trained_M, advantage_M in zip(
-                questions, rollouts, signal.trained_BM, signal.advantage_BM, strict=True
+                step.questions, step.rollouts, signal.trained_BM, signal.advantage_BM, strict=True
             )
         ]
 
@@ -220,24 +197,11 @@ class _Run:
         save_checkpoint(
             self.folder.checkpoints,
             self.state,
-            save_model=self.bench.save_model,
+            save_model=lambda folder: save_model(self.bench.loaded, folder),
             optimizer=self.bench.policy.optimizer,
             history=self.history,
         )
         prune_checkpoints(self.folder.checkpoints, self.state)
-
-
-class _Clock:
-    """Seconds of the phases of a step, under the names of ``metrics.jsonl``."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.seconds[f"seconds_{name}"] = round(now - self._last, 4)
-        self._last = now
 
 
 def _update_metrics(update: UpdateStatistics, rate: float, *, with_kl: bool) -> dict[str, float | None]:

@@ -67,15 +67,15 @@ class Trained:
     needs_weights = False  # training_signal makes and checks them
 
     def __init__(self, name: str, config: TrainConfig, written: Written | None = None) -> None:
-        self.name = name
-        self.replayed = Replayed(name) if written else None
+        self._signal = config.signal
+        if name != self._signal.method:
+            self._signal = self._signal.model_copy(update={"method": name, "label": None})
+        self.name = self._signal.title
+        self.replayed = Replayed(self.name) if written else None
         """How its labels compare with those written, where there are any."""
         self._written = written or {}
         self.labels: pa.Table | None = None
         """The rows of LABELS of the last step."""
-        self._signal = config.signal
-        if name != self._signal.method:
-            self._signal = self._signal.model_copy(update={"method": name, "label": None})
         vote = self._signal.vote
         self.needs_confidence = vote is not None and vote.info.needs_confidence
         self._history = self._signal.history()

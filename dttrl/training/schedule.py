@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dttrl import rng
-from dttrl.settings.sections import Schedule, Update
+from dttrl.settings.sections import Update
 
 
 def steps_per_epoch(n_questions: int, questions_per_step: int) -> int:
@@ -30,17 +30,17 @@ def total_steps(update: Update, n_questions: int) -> int:
     return update.steps or update.episodes * steps_per_epoch(n_questions, update.questions_per_step)
 
 
-def learning_rate(step: int, total: int, *, peak: float, warmup: float, schedule: Schedule) -> float:
+def learning_rate(step: int, total: int, update: Update) -> float:
     """Return the rate of ``step`` (1 to ``total``): a linear rise over the warm-up share, then the schedule.
 
     Cosine and linear fall to zero after the last step, so that the last step still learns.
     """
-    rising = math.ceil(warmup * total - 1e-9)
+    peak, rising = update.learning_rate, math.ceil(update.warmup * total - 1e-9)
     if step <= rising:
         return peak * step / rising
-    if schedule == "constant":
+    if update.schedule == "constant":
         return peak
     progress = (step - rising - 1) / max(total - rising, 1)
-    if schedule == "linear":
+    if update.schedule == "linear":
         return peak * (1 - progress)
     return peak * 0.5 * (1 + math.cos(math.pi * progress))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -15,7 +14,7 @@ from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
 from dttrl.method.scored import Scored
 from dttrl.sampling.base import SampleRequest
-from dttrl.sampling.models import LoadedModel, load_model, placement, save_model
+from dttrl.sampling.models import LoadedModel, load_model, placement
 from dttrl.sampling.prompts import (
     load_questions,
     prompt_encoder,
@@ -26,7 +25,7 @@ from dttrl.sampling.prompts import (
 from dttrl.sampling.transformers import TransformersSampler
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.sections import Sampling
-from dttrl.training.evaluation import evaluation_settings, requests_of
+from dttrl.training.evaluation import evaluation_settings, graded_questions
 from dttrl.training.observer import Observer
 from dttrl.training.policy import Policy
 from dttrl.training.run_folder import check_inputs, check_run
@@ -53,56 +52,35 @@ def read_splits(config: TrainConfig) -> Splits:
 
 @dataclass
 class Workbench:
-    """The opened parts of a run; a context manager that ends the grader's worker."""
+    """The opened parts of a run; ``prompt_ids`` are by split and question. The grader must be closed."""
 
     config: TrainConfig
     splits: Splits
-    prompt_ids: dict[str, tuple[int, ...]]
-    heldout_ids: dict[str, tuple[int, ...]]
+    prompt_ids: dict[str, dict[str, tuple[int, ...]]]
     loaded: LoadedModel
     policy: Policy
     sampler: TransformersSampler
     grader: Grader
     metadata: dict[str, object]
 
-    def __enter__(self) -> Workbench:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.grader.close()
-
     def sample(
         self, questions: Sequence[Question], n: int, step: int, observer: Observer
     ) -> list[list[Rollout]]:
         """Return n training rollouts of each question, in the order of the questions."""
-        prompts = [self.prompt_ids[question.id] for question in questions]
-        return self._collect(
-            requests_of(questions, prompts, n, step), self.config.sampling, observer, "sample"
-        )
-
-    def score(self, rollouts: Sequence[Sequence[Rollout]], questions: Sequence[Question]) -> Scored:
-        """Return answers, classes and confidences of the questions' rollouts."""
-        return score_questions(self.config, self.grader, rollouts, questions)
+        requests = self._requests("train", questions, n, step)
+        return self._collect(requests, self.config.sampling, observer, "sample")
 
     def evaluate(self, step: int, observer: Observer) -> Iterator[tuple[str, Scored]]:
         """Yield, for each split that has gold answers, the scored samples of its questions."""
-        for split, questions in self.splits.items():
-            graded = [question for question in questions if question.answer is not None]
-            if not graded:
-                continue
-            ids = self.prompt_ids if split == "train" else self.heldout_ids
-            requests = requests_of(
-                graded, [ids[question.id] for question in graded], self.config.evaluation.samples, step
-            )
+        for split, questions in graded_questions(self.splits).items():
+            requests = self._requests(split, questions, self.config.evaluation.samples, step)
             settings = evaluation_settings(self.config, split)
             rollouts = self._collect(requests, settings, observer, f"evaluate {split}")
-            yield split, self.score(rollouts, graded)
+            yield split, score_questions(questions, rollouts, self.config.scoring, self.grader)
 
-    def save_model(self, folder: Path) -> None:
-        """Write the policy as a Hugging Face folder."""
-        save_model(self.loaded, folder)
+    def _requests(self, split: str, questions: Sequence[Question], n: int, step: int) -> list[SampleRequest]:
+        ids, samples = self.prompt_ids[split], tuple(range(n))
+        return [SampleRequest(question.id, ids[question.id], samples, step) for question in questions]
 
     def _collect(
         self, requests: Sequence[SampleRequest], settings: Sampling, observer: Observer, phase: str
@@ -141,20 +119,17 @@ def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench
     return Workbench(
         config=config,
         splits=splits,
-        prompt_ids={question.id: encode(question) for question in splits["train"]},
-        heldout_ids={question.id: encode(question) for question in splits.get("heldout", [])},
+        prompt_ids={
+            split: {question.id: encode(question) for question in questions}
+            for split, questions in splits.items()
+        },
         loaded=loaded,
         policy=policy,
         sampler=TransformersSampler(
             loaded.model, loaded.tokenizer, loaded.eos_ids, autocast_dtype=autocast_dtype
         ),
         grader=Grader(kind=config.scoring.kind),
-        metadata={
-            **transformers_metadata(arithmetic),
-            **prompt_metadata(config.questions, loaded.name, loaded.revision),
-            **settings_metadata(config.sampling),
-            **run_metadata(config),
-        },
+        metadata=transformers_metadata(arithmetic) | run_metadata(config, loaded.name, loaded.revision),
     )
 
 
@@ -174,9 +149,11 @@ def prepare_run(config: TrainConfig, *, overwrite: bool) -> tuple[TrainConfig, S
     return config, read_splits(config)
 
 
-def run_metadata(config: TrainConfig) -> dict[str, object]:
+def run_metadata(config: TrainConfig, name: str, revision: str | None) -> dict[str, object]:
     """Return what the files of a run say of the run, whatever engine samples."""
     return {
+        **prompt_metadata(config.questions, name, revision),
+        **settings_metadata(config.sampling),
         # Resumed from a checkpoint, the policy is still a policy of the run's model.
         "model": config.model.name,
         "method": config.signal.method,

@@ -5,8 +5,10 @@ The same for every engine that samples and updates.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +18,14 @@ from dttrl.data.questions import Question
 from dttrl.data.rollouts import Rollout, rollouts_to_table
 from dttrl.data.schemas import HISTORY, LABELS, ROLLOUTS
 from dttrl.data.tables import table_from_columns
+from dttrl.method.history import History
 from dttrl.method.scored import Scored
-from dttrl.method.training_signal import TrainingSignal
+from dttrl.method.training_signal import TrainingSignal, training_signal
 from dttrl.scoring.score import score_rollouts
 from dttrl.scoring.vote import vote_columns
 from dttrl.settings.commands import TrainConfig
+from dttrl.settings.sections import Scoring
+from dttrl.training.metrics import Metrics, rollout_metrics, step_metrics
 from dttrl.training.run_folder import RunFolder
 
 
@@ -32,22 +37,62 @@ class LabelledStep:
     rollouts: Sequence[Sequence[Rollout]]
     scored: Scored
     signal: TrainingSignal
+    grader_unknown: int
+    """Pairs of answers that the grader could not decide."""
+
+    def metrics(self, total: int) -> Metrics:
+        """Return the step's part of its line in ``metrics.jsonl``; ``total`` counts the run's steps."""
+        return {
+            "step": self.scored.step,
+            "total_steps": total,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            **step_metrics(self.scored, self.signal),
+            **rollout_metrics(self.rollouts),
+            "grader_unknown": self.grader_unknown,
+        }
+
+
+class Clock:
+    """Seconds of the phases of a step, under the names of ``metrics.jsonl``."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """End a phase, which began with the end of the one before."""
+        now = time.perf_counter()
+        self.seconds[f"seconds_{name}"] = round(now - self._last, 4)
+        self._last = now
+
+
+def label_step(
+    questions: Sequence[Question],
+    rollouts: Sequence[Sequence[Rollout]],
+    history: History,
+    config: TrainConfig,
+    grader: Grader,
+    clock: Clock,
+) -> tuple[LabelledStep, History]:
+    """Score the rollouts of a step and make its training signal; returns the next history with it."""
+    before = grader.counters["unknown"]
+    scored = score_questions(questions, rollouts, config.scoring, grader)
+    unknown = grader.counters["unknown"] - before
+    clock.lap("score")
+    signal, history = training_signal(scored, history, config.signal)
+    clock.lap("label")
+    return LabelledStep(questions, rollouts, scored, signal, unknown), history
 
 
 def score_questions(
-    config: TrainConfig,
-    grader: Grader,
-    rollouts: Sequence[Sequence[Rollout]],
     questions: Sequence[Question],
+    rollouts: Sequence[Sequence[Rollout]],
+    scoring: Scoring,
+    grader: Grader,
 ) -> Scored:
-    """Return answers, classes and confidences of the questions' rollouts, as a run is configured."""
-    return score_rollouts(
-        rollouts,
-        golds=[question.answer for question in questions],
-        sources=[question.source for question in questions],
-        grader=grader,
-        scoring=config.scoring,
-    )
+    """Return answers, classes and confidences of the questions' rollouts."""
+    golds, sources = [q.answer for q in questions], [q.source for q in questions]
+    return score_rollouts(rollouts, scoring, grader, golds=golds, sources=sources)
 
 
 def record_step(folder: RunFolder, config: TrainConfig, step: LabelledStep) -> None:

@@ -36,6 +36,18 @@ def test_the_table_compares_windows_of_steps(run: Path, capsys: pytest.CaptureFi
     assert "Last checkpoint: step 4" in text
 
 
+def test_a_label_that_is_not_the_methods_own_is_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(settings | {"label": "mob"}))
+    assert main(["train", "--resume", str(run)]) == 0
+    assert "ttrl, labels by mob, 4 steps" in capsys.readouterr().out
+    page = (run / "report.html").read_text()
+    assert "Method <b>ttrl, labels by mob</b>" in page
+    assert main(["train", "--resume", str(run), "--json", "-q"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["method"], result["label"]) == ("ttrl", "mob")
+
+
 def test_one_step_is_not_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text(lines[0] + "\n")
@@ -52,8 +64,8 @@ def test_the_result_for_machines(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert captured.err == ""
     result = json.loads(captured.out)
     assert set(result) == {
-        "run", "report", "method", "steps", "seconds", "wall_seconds", "splits", "window", "first_steps",
-        "last_steps", "all_steps", "checkpoints", "notes",
+        "run", "report", "method", "label", "steps", "seconds", "wall_seconds", "splits", "window",
+        "first_steps", "last_steps", "all_steps", "checkpoints", "notes",
     }  # fmt: skip
     before = result["splits"]["train"]["before"]
     assert (before["step"], before["questions"], before["n"], before["avg"]) == (0, 3, 4, 0.25)

@@ -20,6 +20,7 @@ from dttrl.method.scored import Scored
 from dttrl.method.training_signal import TrainingSignal, training_signal
 from dttrl.method.voting.distrivoting import FALLBACKS
 from dttrl.scoring.score import score_rollouts
+from dttrl.settings.sections import Scoring
 
 HERE = Path(__file__).resolve().parent
 DATA: dict[str, Any] = json.loads((HERE / "three_steps.json").read_text(encoding="utf-8"))
@@ -59,7 +60,7 @@ def computed() -> list[tuple[Scored, TrainingSignal]]:
                 ]
                 for question in step["questions"]
             ]
-            scored = score_rollouts(rollouts, grader=grader)
+            scored = score_rollouts(rollouts, Scoring(), grader)
             signal, history = training_signal(scored, history, settings)
             results.append((scored, signal))
     return results

@@ -55,7 +55,7 @@ def test_signal_is_the_local_engines_in_any_split(controller: Controller, dynami
     trained = controller.label(1, [s.labels[0] for s in samples], [s.response for s in samples])
     step = controller._step
     assert step is not None
-    again = score_questions(config, controller._grader, step.rollouts, step.questions)
+    again = score_questions(step.questions, step.rollouts, config.scoring, controller._grader)
     expected, _ = training_signal(again, History(), config.signal)
     assert np.abs(expected.advantage_BM).max() > 0
     wanted = {}

@@ -29,20 +29,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("distri-gmm", {}),
         ("distri-gmm", {"f_vote": "hierarchical", "history_window": 2, "centre": "question"}),
         ("distri-wsc", {"measure": "logprob", "select": "balanced"}),
+        ("distri-wsc", {"label": "mob"}),
         ("ttrl-gt", {}),
     ],
 )
 def test_the_labels_of_a_run_are_reproduced_exactly(
     tmp_path: Path, model: Path, method: str, changes: dict[str, object]
 ) -> None:
-    run = train(config(tmp_path, model, method=method, **changes))
+    settings = config(tmp_path, model, method=method, **changes)
+    run = train(settings)
     assert is_run(run)
     votes = tmp_path / "votes.parquet"
     with Grader() as grader:
         summary, replayed = replay_run(run, grader=grader, output=votes)
     labels = read_table(run / "labels.parquet", LABELS)
     assert replayed is not None
-    assert (replayed.method, replayed.rows, replayed.same) == (method, labels.num_rows, labels.num_rows)
+    assert (replayed.rows, replayed.same) == (labels.num_rows, labels.num_rows)
+    assert replayed.method == summary.methods[0].method == settings.signal.title
     assert not replayed.differing
     assert summary.rollouts == 8 * labels.num_rows
     table = read_table(votes, VOTES)

@@ -69,7 +69,7 @@ def test_generate_score_vote(questions: Path, tmp_path: Path) -> None:
     summary = generate(chosen, rollouts)
     assert summary.rollouts == 8 * len(SUMS)
     with Grader() as grader:
-        counts = score_files([rollouts], scored, grader=grader, scoring=Scoring(region="all"))
+        counts = score_files([rollouts], scored, Scoring(region="all"), grader)
         assert counts.gold_rollouts == 8 * len(SUMS)
         # One-digit sums, few-shot: well above chance, well below certain.
         assert counts.accuracy > 0.25

@@ -6,9 +6,7 @@ step rollouts, labels, history, evaluations and metrics, through the same functi
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,19 +17,17 @@ from dttrl.data.outputs import replacing
 from dttrl.data.questions import Question
 from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
-from dttrl.method.training_signal import training_signal
 from dttrl.sampling.models import load_tokenizer
-from dttrl.sampling.prompts import prompt_encoder, prompt_metadata, settings_metadata
+from dttrl.sampling.prompts import prompt_encoder
 from dttrl.sampling.text import TextDecoder, finished_rollout
 from dttrl.settings.commands import ScaleConfig
 from dttrl.settings.files import load_config
-from dttrl.training.evaluation import evaluation_settings, evaluation_table
-from dttrl.training.metrics import rollout_metrics, step_metrics
+from dttrl.training.evaluation import evaluation_table
 from dttrl.training.openrlhf.flags import prompt_row, question_id
 from dttrl.training.run_folder import RunFolder, find_config, read_questions_of
 from dttrl.training.schedule import total_steps
 from dttrl.training.setup import run_metadata
-from dttrl.training.step import LabelledStep, record_step, score_questions
+from dttrl.training.step import Clock, LabelledStep, label_step, record_step, score_questions
 
 Response = Mapping[str, Any]
 """What the executor returned for one rollout."""
@@ -69,9 +65,7 @@ class Controller:
                 "engine": "openrlhf",
                 "logprobs_mode": "raw_logprobs",
                 "entropy": "topk",
-                **prompt_metadata(config.questions, self._loaded.name, self._loaded.revision),
-                **settings_metadata(config.sampling),
-                **run_metadata(config),
+                **run_metadata(config, self._loaded.name, self._loaded.revision),
             },
         )
         self._step: LabelledStep | None = None
@@ -101,7 +95,7 @@ class Controller:
         order. Returns the rollouts to train on, by question and place. InputError where a question has
         another number of rollouts than ``votes``.
         """
-        started = time.perf_counter()
+        clock = Clock()
         groups: dict[str, list[int]] = {}
         for i, label in enumerate(labels):
             groups.setdefault(question_id(label), []).append(i)
@@ -117,17 +111,12 @@ class Controller:
             [self._rollout(name, g, responses[i], step) for g, i in enumerate(places)]
             for name, places in groups.items()
         ]
-        scored = score_questions(self.config, self._grader, rollouts, questions)
-        scored_at = time.perf_counter()
-        signal, self._history = training_signal(scored, self._history, self.config.signal)
-        labelled_at = time.perf_counter()
-        self._step = LabelledStep(questions, rollouts, scored, signal)
+        self._step, self._history = label_step(
+            questions, rollouts, self._history, self.config, self._grader, clock
+        )
         record_step(self.folder, self.config, self._step)
-        self._seconds = {
-            "seconds_score": scored_at - started,
-            "seconds_label": labelled_at - scored_at,
-            "seconds_write": time.perf_counter() - labelled_at,
-        }
+        clock.lap("write")
+        signal, self._seconds = self._step.signal, clock.seconds
         return [
             TrainedRollout(places[g], float(signal.reward_BG[b, g]), float(signal.advantage_BM[b, m]))
             for b, places in enumerate(groups.values())
@@ -141,14 +130,10 @@ class Controller:
         step, self._step = self._step, None
         self.folder.append_metrics(
             {
-                "step": step.scored.step,
-                "total_steps": self.total,
-                "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                **step_metrics(step.scored, step.signal),
-                **rollout_metrics(step.rollouts),
+                **step.metrics(self.total),
                 "trained_rollouts": step.signal.trained_BM.size,
                 **status,
-                **{name: round(value, 4) for name, value in self._seconds.items()},
+                **self._seconds,
             }
         )
 
@@ -165,30 +150,15 @@ class Controller:
         found = [self._rows[question] for question in questions]
         return [text for text, _ in found], [label for _, label in found]
 
-    def evaluation_requests(self, split: str) -> tuple[list[Question], list[str], list[str]]:
-        """Return the questions of a split that have gold answers, with their texts and labels."""
-        graded = [q for q in self.splits.get(split, []) if q.answer is not None]
-        return graded, *self.rows(graded)
-
     def evaluated(
         self, step: int, split: str, questions: Sequence[Question], responses: Sequence[Sequence[Response]]
     ) -> None:
         """Grade the samples of an evaluation and write them down."""
         for question, group in zip(questions, responses, strict=True):
             rollouts = [self._rollout(question.id, g, response, step) for g, response in enumerate(group)]
-            scored = score_questions(self.config, self._grader, [rollouts], [question])
+            scored = score_questions([question], [rollouts], self.config.scoring, self._grader)
             self.folder.add_table("evaluations", evaluation_table(step, split, scored))
         self.folder.flush("evaluations")
-
-    def evaluation_settings(self, split: str) -> dict[str, float]:
-        """Return temperature and top-p of an evaluation."""
-        settings = evaluation_settings(self.config, split)
-        return {"temperature": settings.temperature, "top_p": settings.top_p}
-
-    def evaluates(self, step: int) -> bool:
-        """Whether the policy is evaluated after this step."""
-        every = self.config.evaluation.every
-        return step in (0, self.total) or bool(every and step % every == 0)
 
     def close(self) -> None:
         """Write what is left and end the grader's worker."""

@@ -51,7 +51,7 @@ def needs(config: ScaleConfig, parameters: int, questions: int, answered: int) -
     weights = parameters * _HALF / (gpus if stage == 3 else 1)
     steps = total_steps(config.update, questions)
     batch = min(config.update.questions_per_step, questions)
-    evaluations = 2 if not config.evaluation.every else 1 + -(-steps // config.evaluation.every)
+    evaluations = sum(config.evaluation.due(step, steps) for step in range(steps + 1))
     evaluated = evaluations * answered * config.evaluation.samples
     rollouts = steps * batch * config.signal.votes
     return Needs(

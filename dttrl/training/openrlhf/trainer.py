@@ -20,6 +20,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
+from dttrl.training.evaluation import graded_questions
 from dttrl.training.openrlhf.controller import Controller, Response
 from dttrl.training.schedule import batch_indices
 
@@ -172,7 +173,7 @@ class SignalTrainer(PPOTrainer.__ray_metadata__.modified_class):
         self, global_step: int, logs_dict: Any = None, client_states: Any = None
     ) -> None:
         """Evaluate and save the records first, so that no checkpoint knows of a step that they lack."""
-        if self.controller.evaluates(global_step):
+        if self.controller.config.evaluation.due(global_step, self.controller.total):
             self.assess(global_step)
         if global_step % self.args.ckpt.save_steps == 0:
             self.controller.save(global_step)
@@ -180,17 +181,15 @@ class SignalTrainer(PPOTrainer.__ray_metadata__.modified_class):
 
     def assess(self, step: int) -> None:
         """Evaluate the policy on every split that has gold answers: avg@n and maj@n."""
-        config = self.controller.config
-        for split in self.controller.splits:
-            questions, prompts, labels = self.controller.evaluation_requests(split)
-            if not questions:
-                continue
-            settings = {
-                **self.generate_kwargs,
-                **self.controller.evaluation_settings(split),
-                "n_samples_per_prompt": config.evaluation.samples,
-            }
-            groups = self.samples_generator.responses(prompts, labels, **settings)
+        evaluation = self.controller.config.evaluation
+        settings = {
+            **self.generate_kwargs,
+            "temperature": evaluation.temperature,
+            "top_p": evaluation.top_p,
+            "n_samples_per_prompt": evaluation.samples,
+        }
+        for split, questions in graded_questions(self.controller.splits).items():
+            groups = self.samples_generator.responses(*self.controller.rows(questions), **settings)
             self.controller.evaluated(step, split, questions, groups)
 
 

@@ -142,6 +142,13 @@ def test_without_a_usual_value_every_group_is_named(tmp_path: Path) -> None:
     assert [g.label for g in grouping.group_folders(runs)] == ["ttrl k=10", "ttrl k=20"]
 
 
+def test_a_label_is_named_although_all_runs_have_it(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(seed), [], seed=seed, label="mob") for seed in range(2)]
+    assert [g.label for g in grouping.group_folders(runs)] == ["ttrl label=mob"]
+    settings = [{"method": "ttrl", "seed": seed, "label": "mob"} for seed in range(2)]
+    assert grouping.telling_labels(settings) == ["ttrl label=mob"] * 2
+
+
 def test_what_most_methods_have_is_usual_where_a_method_is_undecided(tmp_path: Path) -> None:
     kinds = [("ttrl", 10), ("ttrl", 20), ("ttrl-gt", 10)]
     runs = [make_run(tmp_path / f"{m}{k}", [], method=m, k=k) for m, k in kinds]

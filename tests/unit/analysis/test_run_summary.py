@@ -57,7 +57,7 @@ def test_a_run_with_another_vote_than_its_methods_says_so(
 ) -> None:
     run = make_run(tmp_path / "r", [{"x": 1.0}])
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
-    assert summarize_run(run).title == title
+    assert summarize_run(run).method == title
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def generated(tmp_path: Path) -> Path:
 
 
 def score(grader: Grader, gold: str | None = None, **choices: Any) -> Scored:
-    return score_rollouts([rollouts("a")], golds=[gold], grader=grader, scoring=Scoring(**choices))
+    return score_rollouts([rollouts("a")], Scoring(**choices), grader, golds=[gold])
 
 
 def test_a_question_is_scored_by_hand(grader: Grader) -> None:
@@ -102,9 +102,9 @@ def test_questions_scored_together_are_those_scored_alone(grader: Grader) -> Non
         }.items()
     ]
     golds, sources = ["2", "3", None, "B"], [None, None, None, "gpqa"]
-    whole = score_rollouts(groups, golds=golds, sources=sources, grader=grader)
+    whole = score_rollouts(groups, Scoring(), grader, golds=golds, sources=sources)
     for r in range(4):
-        alone = score_rollouts([groups[r]], golds=[golds[r]], sources=[sources[r]], grader=grader)
+        alone = score_rollouts([groups[r]], Scoring(), grader, golds=[golds[r]], sources=[sources[r]])
         assert whole.class_RN[r].tolist() == alone.class_RN[0].tolist()
         assert whole.confidence_RN[r].tolist() == alone.confidence_RN[0].tolist()
         assert whole.gold_class_R[r] == alone.gold_class_R[0]
@@ -122,7 +122,7 @@ def test_questions_scored_together_are_those_scored_alone(grader: Grader) -> Non
 def test_files_are_scored_and_keep_everything_else(generated: Path, tmp_path: Path, grader: Grader) -> None:
     output = tmp_path / "scored.parquet"
     done: list[int] = []
-    summary = score_files([generated], output, grader=grader, progress=done.append)
+    summary = score_files([generated], output, Scoring(), grader, progress=done.append)
     assert done == [4, 6]
     assert (summary.questions, summary.rollouts, summary.classes) == (2, 6, 3)
     assert dict(summary.sources) == {"boxed": 5, "none": 1}
@@ -138,8 +138,8 @@ def test_files_are_scored_and_keep_everything_else(generated: Path, tmp_path: Pa
 
 def test_scoring_again_replaces_the_scores(generated: Path, tmp_path: Path, grader: Grader) -> None:
     first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"
-    score_files([generated], first, grader=grader)
-    score_files([first], second, grader=grader, scoring=Scoring(region="all", measure="perplexity"))
+    score_files([generated], first, Scoring(), grader)
+    score_files([first], second, Scoring(region="all", measure="perplexity"), grader)
     table = read_table(second, ROLLOUTS)
     assert table.column_names == read_table(first, ROLLOUTS).column_names
     expected = [math.exp(-np.mean(np.arange(len(text)))) for texts in TEXTS.values() for text in texts]
@@ -148,7 +148,7 @@ def test_scoring_again_replaces_the_scores(generated: Path, tmp_path: Path, grad
 
 def test_what_was_scored_is_read_back(generated: Path, tmp_path: Path, grader: Grader) -> None:
     output = tmp_path / "scored.parquet"
-    score_files([generated], output, grader=grader)
+    score_files([generated], output, Scoring(), grader)
     stored = next(iter(read_scored(RolloutFiles([output]), grader=grader)))
     fresh = score(grader, "1/2")
     assert stored.class_RN.tolist() == fresh.class_RN.tolist()
@@ -166,7 +166,7 @@ def test_files_of_other_people_keep_their_confidence_and_columns(tmp_path: Path,
         }
     )  # fmt: skip
     pq.write_table(table, path)
-    summary = score_files([path], output, grader=grader)
+    summary = score_files([path], output, Scoring(), grader)
     assert summary.notes == ["no column token_confidence: the confidences stored in the file are kept"]
     assert summary.without_confidence == 1
     assert math.isnan(summary.accuracy)
@@ -179,7 +179,7 @@ def test_files_of_other_people_keep_their_confidence_and_columns(tmp_path: Path,
 def test_without_any_confidence_the_summary_says_what_remains(tmp_path: Path, grader: Grader) -> None:
     path, output = tmp_path / "theirs.parquet", tmp_path / "scored.parquet"
     pq.write_table(pa.table({"query_id": ["q"], "sample_id": [0], "text": [r"\boxed{1}"]}), path)
-    summary = score_files([path], output, grader=grader)
+    summary = score_files([path], output, Scoring(), grader)
     assert "only votes without weights are possible" in summary.notes[0]
     assert read_table(output, ROLLOUTS)["confidence"].to_pylist() == [None]
 
@@ -188,12 +188,12 @@ def test_nothing_is_overwritten_or_left_behind(generated: Path, tmp_path: Path, 
     output = tmp_path / "scored.parquet"
     output.write_text("mine")
     with pytest.raises(OutputExistsError):
-        score_files([generated], output, grader=grader)
+        score_files([generated], output, Scoring(), grader)
     assert output.read_text() == "mine"
     bad = tmp_path / "bad.parquet"
     pq.write_table(pa.table({"query_id": ["q"], "sample_id": [0], "answer": ["1"]}), bad)
     with pytest.raises(InputError, match="text"):
-        score_files([bad], tmp_path / "new.parquet", grader=grader)
+        score_files([bad], tmp_path / "new.parquet", Scoring(), grader)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "bad.parquet", "rollouts.parquet", "scored.parquet",
     ]  # fmt: skip

@@ -139,7 +139,7 @@ def test_a_held_out_question_with_the_id_of_a_training_one_has_its_own_prompt(tm
     opened = Controller(config.keeping.run, backend_version="test")
     try:
         assert opened.rows(opened.splits["train"][:1])[0] == [train["prompt"]]
-        assert opened.evaluation_requests("heldout")[1] == ["11+11?"]
+        assert opened.rows(opened.splits["heldout"])[0] == ["11+11?"]
         responses = drawn(opened, np.random.default_rng(5))
         opened.start(0)
         opened.label(1, [response["label"] for response in responses], responses)

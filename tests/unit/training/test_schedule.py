@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dttrl.settings.sections import Schedule
+from dttrl.settings.sections import Schedule, Update
 from dttrl.training.schedule import batch_indices, learning_rate, steps_per_epoch
 
 
@@ -52,18 +52,27 @@ LOCKED = ([7, 8, 1, 6], [9, 3, 2, 4], [7, 8, 4, 6])
 
 
 def test_cosine_by_hand() -> None:
-    rates = [learning_rate(step, 10, peak=2.0, warmup=0.2, schedule="cosine") for step in range(1, 11)]
+    rates = [
+        learning_rate(step, 10, Update(learning_rate=2.0, warmup=0.2, schedule="cosine"))
+        for step in range(1, 11)
+    ]
     expected = [1.0, 2.0] + [1 + math.cos(math.pi * i / 8) for i in range(8)]
     assert rates == pytest.approx(expected)
 
 
 def test_linear_by_hand() -> None:
-    rates = [learning_rate(step, 6, peak=4.0, warmup=0.25, schedule="linear") for step in range(1, 7)]
+    rates = [
+        learning_rate(step, 6, Update(learning_rate=4.0, warmup=0.25, schedule="linear"))
+        for step in range(1, 7)
+    ]
     assert rates == pytest.approx([2.0, 4.0, 4.0, 3.0, 2.0, 1.0])
 
 
 def test_constant_by_hand() -> None:
-    rates = [learning_rate(step, 4, peak=3.0, warmup=0.5, schedule="constant") for step in range(1, 5)]
+    rates = [
+        learning_rate(step, 4, Update(learning_rate=3.0, warmup=0.5, schedule="constant"))
+        for step in range(1, 5)
+    ]
     assert rates == pytest.approx([1.5, 3.0, 3.0, 3.0])
 
 
@@ -72,7 +81,8 @@ def test_constant_by_hand() -> None:
 @pytest.mark.parametrize("total", [1, 2, 7, 100])
 def test_every_step_learns_and_none_above_the_peak(schedule: Schedule, warmup: float, total: int) -> None:
     rates = [
-        learning_rate(s, total, peak=5e-7, warmup=warmup, schedule=schedule) for s in range(1, total + 1)
+        learning_rate(s, total, Update(learning_rate=5e-7, warmup=warmup, schedule=schedule))
+        for s in range(1, total + 1)
     ]
     assert all(0 < rate <= 5e-7 * (1 + 1e-12) for rate in rates)
     assert max(rates) == pytest.approx(5e-7)
