@@ -101,24 +101,19 @@ def open_workbench(config: TrainConfig, model: str, splits: Splits) -> Workbench
     arithmetic = resolve_dtype(config.model.dtype, device)
     if arithmetic == torch.float16:
         raise InputError("--dtype float16 cannot train without loss scaling; use bfloat16 or float32")
-    # Weights are float32 whatever the arithmetic: a step of 5e-7 is lost in bfloat16's three digits.
-    from_hub = model == config.model.name
-    loaded = load_model(
-        model,
-        device=device,
-        dtype=torch.float32,
-        revision=config.model.revision if from_hub else None,
-        trust_remote_code=config.model.trust_remote_code,
-    )
-    reference = None
-    if config.update.beta > 0:
-        reference = load_model(
-            config.model.name,
+
+    def load(name: str) -> LoadedModel:
+        # Weights are float32 whatever the arithmetic: a step of 5e-7 is lost in bfloat16's three digits.
+        return load_model(
+            name,
             device=device,
             dtype=torch.float32,
-            revision=config.model.revision,
+            revision=config.model.revision if name == config.model.name else None,
             trust_remote_code=config.model.trust_remote_code,
-        ).model
+        )
+
+    loaded = load(model)
+    reference = load(config.model.name).model if config.update.beta > 0 else None
     autocast_dtype = None if arithmetic == torch.float32 else arithmetic
     encode = prompt_encoder(config.questions, loaded)
     pad_id = loaded.tokenizer.pad_token_id
