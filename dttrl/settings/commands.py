@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
@@ -187,18 +186,9 @@ def with_defaults(config: type[CommandSettings], given: Mapping[str, Any]) -> di
     for place, field in config.model_fields.items():
         held = sections[place]
         section = _chosen(field, dict(held)) or _members(field)[0]
-        for name, info in section.model_fields.items():
-            if not info.is_required():
-                found[flat_name(name, info)] = _plain(info.default)
+        found |= section.model_construct().model_dump(mode="json", by_alias=True)  # the defaults
         found |= held
     return found
-
-
-def _plain(value: Any) -> Any:
-    """Return a default as YAML has it."""
-    if isinstance(value, tuple):
-        return list(value)
-    return str(value) if isinstance(value, Path) else value
 
 
 def _members(field: FieldInfo) -> list[type[Section]]:

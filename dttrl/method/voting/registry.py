@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,24 +33,12 @@ class VoteOutcome(NamedTuple):
     mixtures: Mixtures | Mixture | None = None
 
 
-class VoteMethod(Protocol):
-    """How a method is called.
+VoteMethod = Callable[..., VoteOutcome]
+"""Votes on R questions of N rollouts each: ``(class_RN, weight_RN, pool=None, confidence_RN=None)``.
 
-    ``weight_RN`` are the confidences as weights: what is summed, ranked and breaks ties. For methods that
-    vote under the mixture of more than a question, ``pool`` is that mixture and ``confidence_RN`` (default:
-    the weights) what it splits.
-    """
-
-    def __call__(
-        self,
-        class_RN: IntArray,
-        weight_RN: FloatArray,
-        pool: Mixture | Mixtures | None = None,
-        confidence_RN: FloatArray | None = None,
-        /,
-    ) -> VoteOutcome:
-        """Vote on R questions of N rollouts each."""
-
+``weight_RN`` are the confidences as weights: what is summed, ranked and breaks ties. For methods that vote
+under the mixture of more than a question, ``pool`` is that mixture and ``confidence_RN`` (default: the
+weights) what it splits."""
 
 Parameters = Mapping[str, Any]
 
