@@ -147,9 +147,6 @@ class ConsoleObserver(Observer):
         ]
         self._console.note(f"step {step}, {split}: {', '.join(shown)}")
 
-    def end(self, run: Path) -> None:
-        """Take note that the run is finished."""
-
 
 def _train(console: Console, config: TrainConfig, extra: Sequence[str], *, overwrite: bool) -> Path:
     from dttrl.training.loop import train as train_run

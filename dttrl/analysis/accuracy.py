@@ -59,7 +59,6 @@ class QuestionScore:
     n_correct: int
     maj_correct: bool | None = None
     majority_ratio: float = math.nan
-    source: str | None = None
     gold: str | None = None
 
 
@@ -94,11 +93,6 @@ def avg_at_n(n_correct_B: ArrayLike, n_B: ArrayLike) -> float:
     """
     correct_B, total_B = _counts(n_correct_B, n_B)
     return float(np.mean(correct_B / total_B)) if total_B.size else math.nan
-
-
-def maj_at_n(maj_correct_B: Iterable[bool | None]) -> float:
-    """Share of questions whose majority vote is right; those without a verdict (None) are left out."""
-    return known_mean(maj_correct_B)
 
 
 def known_mean(values: Iterable[object]) -> float:
@@ -251,14 +245,9 @@ def evaluation_scores(table: pa.Table) -> dict[str, dict[int, list[QuestionScore
     for row in table.to_pylist():
         if row["gold"] is None or row["n"] < 1:
             continue
+        ratio = math.nan if row["majority_ratio"] is None else row["majority_ratio"]
         score = QuestionScore(
-            query_id=row["query_id"],
-            n=row["n"],
-            n_correct=row["n_correct"],
-            maj_correct=row["maj_correct"],
-            majority_ratio=math.nan if row["majority_ratio"] is None else row["majority_ratio"],
-            source=row["source"],
-            gold=row["gold"],
+            row["query_id"], row["n"], row["n_correct"], row["maj_correct"], ratio, row["gold"]
         )
         found.setdefault((row["step"], row["split"]), []).append(score)
     result: dict[str, dict[int, list[QuestionScore]]] = {}

@@ -27,7 +27,7 @@ from dttrl.method.scored import NO_ROWS, BoolArray, FloatArray, Scored
 from dttrl.method.voting.registry import METHODS, ParsedMethod, parse_method
 from dttrl.rng import derive
 from dttrl.scoring.score import stored_kind
-from dttrl.scoring.scored_files import Classes, read_scored
+from dttrl.scoring.scored_files import read_scored
 from dttrl.scoring.vote import expand, has_confidence, vote_weights
 
 BUDGETS = (8, 16, 32, 64, 128, 256)
@@ -72,13 +72,7 @@ class BudgetTable:
 
 
 def read_benchmark(
-    path: Path,
-    *,
-    name: str | None = None,
-    methods: Sequence[str] = PAPER_METHODS,
-    kind: str | None = None,
-    classes: Classes = "equivalent",
-    confidence: str = "confidence",
+    path: Path, *, methods: Sequence[str] = PAPER_METHODS, kind: str | None = None
 ) -> Benchmark:
     """Read the scored rollouts of one file or folder of parts.
 
@@ -87,12 +81,10 @@ def read_benchmark(
     """
     files = RolloutFiles([path])
     files.require("answer", "gold")
-    if confidence != "confidence":
-        files.require(confidence)
     needed = any(method.needs_weights for _, method in _parse(methods))
     blocks, steps, without_gold = [], set(), 0
     with Grader(kind=kind or stored_kind(files.metadata)) as grader:
-        for scored in read_scored(files, grader=grader, classes=classes, confidence=confidence):
+        for scored in read_scored(files, grader=grader):
             steps.add(scored.step)
             weight_RN = vote_weights(scored, needed=needed)
             graded = np.flatnonzero(scored.has_gold_R).tolist()
@@ -105,7 +97,7 @@ def read_benchmark(
         )
     if not blocks:
         raise InputError(f"{path}: no question has a gold answer, so there is no accuracy to compute")
-    return Benchmark(name or path.stem, blocks, has_confidence(files, confidence), without_gold)
+    return Benchmark(path.stem, blocks, has_confidence(files), without_gold)
 
 
 def budget_table(

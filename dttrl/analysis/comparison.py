@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dttrl.analysis.accuracy import UNKNOWN, Estimate, QuestionScore, known_mean, maj_at_n, n_label
+from dttrl.analysis.accuracy import UNKNOWN, Estimate, QuestionScore, known_mean, n_label
 from dttrl.analysis.frames import frame
 from dttrl.analysis.grouping import RunGroup
 from dttrl.analysis.run_summary import WINDOW
@@ -204,7 +204,7 @@ def _side(step: int, runs: Sequence[Sequence[QuestionScore]], query_Q: Sequence[
     return _Side(
         step,
         np.array([[score.n_correct / score.n for score in scores] for scores in chosen]),
-        maj_at_n(score.maj_correct for score in flat),
+        known_mean(score.maj_correct for score in flat),
         n_label(low, high),
     )
 

@@ -55,7 +55,7 @@ _STYLE: dict[str, Any] = {
 
 
 @matplotlib.rc_context(_STYLE)
-def accuracy_majority(table: pd.DataFrame, *, title: str | None = None) -> Figure:
+def accuracy_majority(table: pd.DataFrame) -> Figure:
     """Draw the votes in training (left) and the accuracy of each split (right) over steps.
 
     The right panel is left out where no group has gold answers. One group: a colour a split, named in the
@@ -72,9 +72,8 @@ def accuracy_majority(table: pd.DataFrame, *, title: str | None = None) -> Figur
             _lines(axes, group, styles, None if len(groups) == 1 else _COLORS[index % len(_COLORS)])
         gray = [(TITLES[name], style) for name, style in styles.items() if name in measures]
         _dress(axes, panel_title, [] if len(groups) == 1 else gray)
-    heading = title or (_group_title(groups[0][1]) if len(groups) == 1 else None)
-    if heading:
-        figure.suptitle(heading, fontsize=10)
+    if len(groups) == 1:
+        figure.suptitle(_group_title(groups[0][1]), fontsize=10)
     return figure
 
 

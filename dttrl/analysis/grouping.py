@@ -33,7 +33,6 @@ class RunGroup:
     """The question set: the ``source`` of the evaluated questions, else the name of their file."""
     start: str
     """The model that the runs started from."""
-    method: str
     label: str
     settings: Mapping[str, Any]
     runs: tuple[Path, ...]
@@ -74,7 +73,7 @@ def group_folders(runs: Sequence[Path]) -> list[RunGroup]:
         label = " ".join([method, *_departures(config, usual.get(method, {}))])
         folder_R = tuple(folders[index] for index in found)
         seed_R = tuple(settings[index]["seed"] for index in found)
-        groups.append(RunGroup(questions, start, method, label, config, folder_R, seed_R))
+        groups.append(RunGroup(questions, start, label, config, folder_R, seed_R))
     return groups
 
 

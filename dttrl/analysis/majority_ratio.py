@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dttrl.analysis.accuracy import avg_at_n, known_mean, maj_at_n
+from dttrl.analysis.accuracy import avg_at_n, known_mean
 from dttrl.analysis.grouping import telling_labels
 from dttrl.analysis.runs import expand_runs, read_config, read_metrics, read_records, read_scores
 from dttrl.data.schemas import LABELS
@@ -76,7 +76,7 @@ def read_curve(run: Path) -> pd.DataFrame:
         for step, scores in evaluated.get(split, {}).items():
             values = by_step.setdefault(step, {})
             values[f"{prefix}accuracy"] = avg_at_n([s.n_correct for s in scores], [s.n for s in scores])
-            values[f"{prefix}maj_accuracy"] = maj_at_n(score.maj_correct for score in scores)
+            values[f"{prefix}maj_accuracy"] = known_mean(score.maj_correct for score in scores)
     if not by_step:
         raise InputError(
             f"{run}: the run has no finished step yet (metrics.jsonl and evaluations.parquet are empty)"

@@ -67,10 +67,15 @@ def maximise_likelihood(
             climb.admit(np.arange(first, min(first + size // 2, len(row_F))))
             climb.run(leave=size // 2)
         climb.run(leave=0)
-    swap = result[:, 0] > result[:, 1]
-    result[swap] = result[swap][:, [1, 0, 3, 2, 4]]
-    result[swap, 4] = 1 - result[swap, 4]
+    result = in_order(result.T).T
     return result, likelihood_F, is_healthy(result, count_RN.sum(axis=1)[row_F])
+
+
+def in_order(parameters_5F: FloatArray) -> FloatArray:
+    """Return the parameters of fits (5, F), or of one, the component of the lower mean first."""
+    low, high, std_low, std_high, weight = parameters_5F
+    ordered: FloatArray = np.where(low > high, [high, low, std_high, std_low, 1 - weight], parameters_5F)
+    return ordered
 
 
 def is_healthy(parameters_F5: FloatArray, n_F: FloatArray) -> NDArray[np.bool_]:
@@ -275,8 +280,7 @@ class _Climb:
 
 def _apart(row_F: IndexArray, at_5F: FloatArray, likelihood_F: FloatArray) -> NDArray[np.bool_]:
     """Which fits are not near a likelier one of their row."""
-    ordered_5F = np.where(at_5F[0] <= at_5F[1], at_5F, at_5F[[1, 0, 3, 2, 4]])
-    ordered_5F[4] = np.where(at_5F[0] <= at_5F[1], at_5F[4], 1 - at_5F[4])
+    ordered_5F = in_order(at_5F)
     order = np.lexsort((-likelihood_F, row_F))
     near = np.abs(np.diff(ordered_5F[:, order], axis=1)).max(axis=0) < _SAME
     apart_F = np.ones(len(row_F), dtype=bool)

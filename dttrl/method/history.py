@@ -13,7 +13,7 @@ refits of every past step in alg:construct_distribution and gives the same mixtu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -104,27 +104,13 @@ class History:
     def to_arrays(self) -> dict[str, FloatArray]:
         """Return the state as plain float64 arrays, exact, for a checkpoint."""
         mixture = self.centred_mixture
-        fitted = mixture is not None and not mixture.is_degenerate
+        fitted = [] if mixture is None or mixture.is_degenerate else astuple(mixture)[:-1]
         return {
             "step": np.array([past.step for past in self.steps], dtype=np.float64),
             "size": np.array([past.centred.size for past in self.steps], dtype=np.float64),
             "midpoint": np.array([past.midpoint for past in self.steps], dtype=np.float64),
             "pool": self.pool,
-            "mixture": np.array(
-                [
-                    mixture.mean_neg,
-                    mixture.std_neg,
-                    mixture.weight_neg,
-                    mixture.mean_pos,
-                    mixture.std_pos,
-                    mixture.weight_pos,
-                    mixture.n,
-                    mixture.log_likelihood,
-                ]
-                if mixture is not None and fitted
-                else [],
-                dtype=np.float64,
-            ),
+            "mixture": np.array(fitted, dtype=np.float64),  # all but why it is degenerate
         }
 
     @staticmethod
@@ -138,9 +124,8 @@ class History:
             PastStep(int(step), part, float(midpoint))
             for step, part, midpoint in zip(arrays["step"], parts, arrays["midpoint"], strict=True)
         )
-        numbers = [float(value) for value in arrays["mixture"]]
         mixture = None
-        if numbers:
-            low, std_low, weight_low, high, std_high, weight_high, n, likelihood = numbers
+        if arrays["mixture"].size:
+            low, std_low, weight_low, high, std_high, weight_high, n, likelihood = arrays["mixture"].tolist()
             mixture = Mixture(low, std_low, weight_low, high, std_high, weight_high, int(n), likelihood)
         return History(steps, window, shift_correction, mixture)

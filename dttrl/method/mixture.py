@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dttrl.method.em import TOLERANCE, is_healthy, maximise_likelihood
+from dttrl.method.em import TOLERANCE, in_order, is_healthy, maximise_likelihood
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,15 +233,9 @@ def _quantile_starts(sorted_RN: FloatArray) -> FloatArray:
 
 
 def _parameters(mixture: Mixture, centre: float, scale: float) -> FloatArray:
-    return np.array(
-        [
-            (mixture.mean_neg - centre) / scale,
-            (mixture.mean_pos - centre) / scale,
-            mixture.std_neg / scale,
-            mixture.std_pos / scale,
-            mixture.weight_neg,
-        ]
-    )
+    means = np.array([mixture.mean_neg, mixture.mean_pos]) - centre
+    stds = [mixture.std_neg, mixture.std_pos]
+    return np.append(np.append(means, stds) / scale, mixture.weight_neg)
 
 
 def _fit_pomegranate(standard_N: FloatArray, start_5: FloatArray) -> tuple[FloatArray, float]:
@@ -283,22 +277,13 @@ def _fit_pomegranate(standard_N: FloatArray, start_5: FloatArray) -> tuple[Float
             previous, current = current, _read_pomegranate(model)
             if not np.abs(current - previous).max() > TOLERANCE:
                 break
-    if current[0] > current[1]:
-        current = np.array([current[1], current[0], current[3], current[2], 1 - current[4]])
-    return current, total / len(standard_N)
+    return in_order(current), total / len(standard_N)
 
 
 def _read_pomegranate(model: GeneralMixtureModel) -> FloatArray:
     low, high = model.distributions
-    return np.array(
-        [
-            float(low.means[0]),
-            float(high.means[0]),
-            float(low.covs[0]) ** 0.5 if low.covs[0] > 0 else np.nan,
-            float(high.covs[0]) ** 0.5 if high.covs[0] > 0 else np.nan,
-            float(model.priors[0]),
-        ]
-    )
+    stds = [float(one.covs[0]) ** 0.5 if one.covs[0] > 0 else np.nan for one in (low, high)]
+    return np.array([float(low.means[0]), float(high.means[0]), *stds, float(model.priors[0])])
 
 
 def _mixture(parameters_5: FloatArray, likelihood: float, centre: float, scale: float, n: int) -> Mixture:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,6 @@ from dttrl.errors import InputError
 from dttrl.method.voting.election import FloatArray
 
 Select = Literal["first", "balanced"]
-SELECTIONS: tuple[Select, ...] = get_args(Select)
 
 IndexArray = NDArray[np.int64]
 

@@ -129,18 +129,18 @@ def vote_weights(block: Scored, *, needed: bool) -> FloatArray:
 
 
 def strategies(
-    names: Sequence[str], *, has_confidence: bool, pools: Callable[[Any], Pools] | None = None
+    names: Sequence[str], files: RolloutFiles, confidence: str = "confidence"
 ) -> tuple[list[Contender], list[str]]:
     """Return the named voting methods (``all``: each with its defaults) and notes on those left out.
 
-    ``pools`` gives the mixtures for a history window (None: all past steps). Raises :class:`InputError` for a
-    method that needs confidences where there are none.
+    Raises :class:`InputError` for a method that needs confidences where ``files`` have none in the column.
     """
+    confident = has_confidence(files, confidence)
     found: list[Contender] = []
     notes: list[str] = []
     for name in expand(names):
         method = parse_method(name)
-        if method.info.needs_confidence and not has_confidence:
+        if method.info.needs_confidence and not confident:
             if "all" not in names:
                 free = ", ".join(info.name for info in METHODS.values() if not info.needs_confidence)
                 raise InputError(
@@ -149,9 +149,11 @@ def strategies(
                 )
             notes.append(f"no confidences: {name} is left out")
             continue
-        window = method.parameters.get("window")
-        needed = pools(None if window == "all" else window) if pools and method.info.pooled else None
-        found.append(Strategy(name, method, needed))
+        pools = None
+        if method.info.pooled:
+            window = method.parameters["window"]
+            pools = pool_mixtures(files, confidence, window if isinstance(window, int) else None)
+        found.append(Strategy(name, method, pools))
     return found, notes
 
 
@@ -200,11 +202,7 @@ def vote_files(
     files.require("answer")
     if confidence != "confidence":
         files.require(confidence)
-    contenders, notes = strategies(
-        methods,
-        has_confidence=has_confidence(files, confidence),
-        pools=lambda window: pool_mixtures(files, confidence, window),
-    )
+    contenders, notes = strategies(methods, files, confidence)
     if "answer_class" not in files.column_names and classes == "equivalent":
         notes.append("no column answer_class: answers are compared and classed on the way")
     blocks = read_scored(files, grader=grader, classes=classes, confidence=confidence)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -100,23 +100,17 @@ def load_checkpoint(path: Path, optimizer: torch.optim.Optimizer, signal: Signal
 
 def list_checkpoints(folder: Path) -> list[int]:
     """Return the steps that have a complete checkpoint, ascending."""
-    return sorted(_steps(folder))
+    names = [path.parent.name.removeprefix("step-") for path in folder.glob(f"step-*/{_STATE}")]
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def prune_checkpoints(folder: Path, state: RunState) -> None:
     """Keep the last and the best checkpoint, and remove the others and unfinished ones."""
-    for step in _steps(folder):
+    for step in list_checkpoints(folder):
         if step not in (state.step, state.best_step):
             shutil.rmtree(checkpoint_path(folder, step), ignore_errors=True)
     for left in folder.glob(".building-*"):
         shutil.rmtree(left, ignore_errors=True)
-
-
-def _steps(folder: Path) -> Iterator[int]:
-    for path in folder.glob("step-*"):
-        number = path.name.removeprefix("step-")
-        if number.isdigit() and (path / _STATE).is_file():
-            yield int(number)
 
 
 def _sync(folder: Path) -> None:

@@ -27,7 +27,7 @@ from dttrl.method.training_signal import training_signal
 from dttrl.method.voting.registry import VoteOutcome
 from dttrl.scoring.scored_files import WHOLE_FILE, read_scored
 from dttrl.scoring.summary import VoteSummary
-from dttrl.scoring.vote import elect, expand, has_confidence, pool_mixtures, strategies
+from dttrl.scoring.vote import elect, expand, strategies
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import load_config
 from dttrl.training.run_folder import CONFIG, find_config
@@ -133,11 +133,7 @@ def replay_run(
     if "all" in names:
         names = [*expand(names), config.signal.method]
     own = [name for name in dict.fromkeys(names) if name in METHODS]
-    contenders, notes = strategies(
-        [name for name in names if name not in METHODS],
-        has_confidence=has_confidence(files),
-        pools=lambda window: pool_mixtures(files, "confidence", window),
-    )
+    contenders, notes = strategies([name for name in names if name not in METHODS], files)
     written = written_labels(run)
     trained = [Trained(name, config, written if name == config.signal.method else None) for name in own]
     summary = elect(

@@ -71,11 +71,6 @@ class Controller:
         self._step: LabelledStep | None = None
         self._seconds: dict[str, float] = {}
 
-    @property
-    def updates_per_step(self) -> int:
-        """Optimizer steps of a step with all its questions."""
-        return self.config.update.questions_per_step // self.config.update.questions_per_update
-
     def start(self, step: int) -> None:
         """Begin after ``step`` (0: from the start): drop newer records and take up the history."""
         self.folder.rewind(step or -1)

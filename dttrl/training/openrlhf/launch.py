@@ -13,9 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 import dttrl
 from dttrl.data.outputs import locked
 from dttrl.data.questions import Question
+from dttrl.data.schemas import EVALUATIONS
+from dttrl.data.tables import read_table
 from dttrl.errors import InputError, MissingDependencyError, WorkError
 from dttrl.sampling.backends import KNOWN
 from dttrl.sampling.models import load_tokenizer
@@ -210,21 +214,16 @@ def _changed(path: Path, stamps: dict[Path, tuple[int, int] | None]) -> bool:
 
 
 def _evaluations(run: Path) -> dict[tuple[int, str], dict[str, float | int]]:
-    import pyarrow.compute as pc
-
-    from dttrl.data.schemas import EVALUATIONS
-    from dttrl.data.tables import read_table
-
     path = run / _EVALUATIONS
     if not path.exists():
         return {}
     table = read_table(path, EVALUATIONS)
-    found = {}
-    for step in sorted(set(table["step"].to_pylist())):
-        rows = table.filter(pc.equal(table["step"], step))
-        for split in dict.fromkeys(rows["split"].to_pylist()):
-            found[(step, split)] = evaluation_summary(rows.filter(pc.equal(rows["split"], split)))
-    return found
+    # Evaluations are written in their order.
+    places = dict.fromkeys(zip(table["step"].to_pylist(), table["split"].to_pylist(), strict=True))
+    step, split = pc.field("step"), pc.field("split")
+    return {
+        place: evaluation_summary(table.filter((step == place[0]) & (split == place[1]))) for place in places
+    }
 
 
 def _environment(config: ScaleConfig) -> dict[str, str]:

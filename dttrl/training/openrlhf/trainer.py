@@ -138,7 +138,9 @@ class SignalTrainer(PPOTrainer.__ray_metadata__.modified_class):
             self.tokenizer,
         )
         # Theirs counts all rollouts that vote; the learning rate must follow the updates that are made.
-        self.max_steps = self.controller.total * self.controller.updates_per_step
+        update = self.controller.config.update
+        updates = update.questions_per_step // update.questions_per_update
+        self.max_steps = self.controller.total * updates
 
     def init_checkpoint_states(self) -> dict[str, Any]:
         """Return OpenRLHF's states, with the run folder cut back to their step."""

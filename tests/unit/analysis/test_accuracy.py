@@ -14,7 +14,7 @@ from dttrl.analysis.accuracy import (
     avg_at_n,
     clustered_bootstrap,
     evaluation_scores,
-    maj_at_n,
+    known_mean,
     pass_at_k,
     powers_of_four,
     summarize,
@@ -51,8 +51,8 @@ def test_impossible_counts_are_refused(counts: tuple[list[int], list[int]]) -> N
 
 
 def test_majority_accuracy_leaves_out_questions_without_a_verdict() -> None:
-    assert maj_at_n([True, None, False, True]) == pytest.approx(2 / 3)
-    assert math.isnan(maj_at_n([None]))
+    assert known_mean([True, None, False, True]) == pytest.approx(2 / 3)
+    assert math.isnan(known_mean([None]))
 
 
 def test_wilson_interval_against_the_published_formula_and_at_the_ends() -> None:

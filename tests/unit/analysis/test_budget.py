@@ -163,9 +163,6 @@ def test_benchmarks_are_read_from_scored_files(tmp_path: Path) -> None:
     assert question.class_RN.tolist() == [[0, 0, -1, 1]]
     assert question.right_RC.tolist() == [[True, False]]
     assert np.isnan(question.confidence_RN[0, 1])
-    raw = read_benchmark(path, classes="raw").blocks[0]
-    assert raw.class_RN.tolist() == [[0, 1, -1, 2]]
-    assert raw.right_RC.tolist() == [[True, True, False]]
 
 
 def test_files_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from dttrl.errors import InputError
-from dttrl.method.selection import SELECTIONS, select
+from dttrl.method.selection import Select, select
 
 REWARDS = hnp.arrays(
     np.float64, st.tuples(st.integers(1, 4), st.integers(1, 16)), elements=st.sampled_from([0.0, 1.0])
@@ -35,7 +37,7 @@ def test_balanced_by_hand(reward: list[float], m: int, expected: list[int]) -> N
     assert select(np.array([reward], dtype=np.float64), m, how="balanced").tolist() == [expected]
 
 
-@given(REWARDS, st.integers(1, 16), st.sampled_from(SELECTIONS))
+@given(REWARDS, st.integers(1, 16), st.sampled_from(get_args(Select)))
 def test_positions_are_valid_and_as_balanced_as_can_be(reward: NDArray[np.float64], m: int, how: str) -> None:
     m = min(m, reward.shape[1])
     chosen = select(reward, m, how=how)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dttrl.answers.grading import Grader
+from dttrl.data.rollout_files import RolloutFiles
 from dttrl.data.schemas import ROLLOUTS, VOTES
 from dttrl.data.tables import read_metadata, read_table, write_table
 from dttrl.errors import InputError, OutputExistsError
@@ -187,7 +188,7 @@ def test_files_that_were_never_scored_and_unknown_methods_are_refused(tmp_path: 
     with pytest.raises(InputError, match="dttrl score"):
         vote_files([path], ["sc"], grader=grader)
     with pytest.raises(InputError, match="'nonsense' is not one of"):
-        strategies(["nonsense"], has_confidence=True)
+        strategies(["nonsense"], RolloutFiles([path]))
 
 
 def test_steps_are_kept_apart(tmp_path: Path, grader: Grader) -> None:
