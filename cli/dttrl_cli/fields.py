@@ -38,8 +38,9 @@ def settings(
     releases are options that ``--help`` does not show.
     """
     # The last place of a setting is the choice that it belongs to; the default choice is the first.
+    tags = {field.discriminator for field in model.model_fields.values()}
     known = {
-        name: places[0 if name in ("backend", "engine") else -1]
+        name: places[0 if name in tags else -1]
         for name, places in settings_of(model).items()
         if name not in leave_out
     }

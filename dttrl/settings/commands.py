@@ -87,7 +87,7 @@ class CommandSettings(BaseModel):
 
     def _departs(self, name: str) -> bool:
         return any(
-            getattr(section, setting.name) != setting.info.get_default(call_default_factory=True)
+            getattr(section, setting.name) != setting.info.default
             for setting in settings_of(type(self))[name]
             if type(section := getattr(self, setting.place)) is setting.section
         )
@@ -169,7 +169,7 @@ def nested(config: type[CommandSettings], given: Mapping[str, Any], *, lenient: 
         if mine is not None and mine.place not in whole:
             found[mine.place][name] = value
         elif mine is None and not lenient and not _at_default(places[0], value):
-            raise ValueError(_stranger(places, chosen))
+            raise ValueError(_stranger(config, places, chosen))
     return {**found, **whole}
 
 
@@ -199,14 +199,15 @@ def _at_default(setting: Setting, value: Any) -> bool:
     return bool(getattr(section, setting.name) == setting.info.default)
 
 
-def _stranger(places: list[Setting], chosen: Mapping[str, type[Section] | None]) -> str:
-    """Say whose a setting is."""
-    place = places[0].place
-    made = chosen[place]
-    (tag,) = (name for name in ("backend", "engine") if name in places[0].section.model_fields)
+def _stranger(
+    config: type[CommandSettings], places: list[Setting], chosen: Mapping[str, type[Section] | None]
+) -> str:
+    """Say whose a setting is that none of the choices made has."""
+    place, _, name, info = places[0]
+    tag, made = str(config.model_fields[place].discriminator), chosen[place]
+    assert made is not None  # where a choice is unknown, its settings are left to pydantic
     owners = [each.section.model_fields[tag].default for each in places if each.section is not Auto]
-    name = flag(flat_name(places[0].name, places[0].info))
-    have = made.model_fields[tag].default if made is not None else "another"
     return (
-        f"{name} does nothing with {flag(tag)} {have}; leave it out, or add {flag(tag)} {' or '.join(owners)}"
+        f"{flag(flat_name(name, info))} does nothing with {flag(tag)} {made.model_fields[tag].default}; "
+        f"leave it out, or add {flag(tag)} {' or '.join(owners)}"
     )
