@@ -24,27 +24,11 @@ from dttrl.data.tables import (
 )
 from dttrl.errors import InputError, OutputExistsError, WorkError
 from tests.rollout_groups import read_groups
+from tests.small_tables import history, write_raw
 
 ROOT = Path(__file__).resolve().parents[3]
 STAGES = (ROLLOUTS, VOTES, LABELS, HISTORY, EVALUATIONS)
 SHARED = ROOT.parent / "shared"
-
-
-def history(n: int = 4) -> pa.Table:
-    columns: dict[str, Any] = {
-        "step": [0] * n,
-        "query_id": ["q"] * n,
-        "sample_id": list(range(n)),
-        "confidence": np.linspace(1, 2, n),
-        "midpoint": [1.5] * n,
-    }
-    return table_from_columns(columns, HISTORY.fields)
-
-
-def write_raw(path: Path, columns: dict[str, Any]) -> Path:
-    """Write a file as other people do: types inferred, no metadata of ours."""
-    pq.write_table(pa.table(columns), path)
-    return path
 
 
 # --- schemas

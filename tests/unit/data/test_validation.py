@@ -10,29 +10,10 @@ import pytest
 
 from dttrl.data.rollout_files import RolloutFiles
 from dttrl.data.schemas import HISTORY, LABELS, ROLLOUTS
-from dttrl.data.tables import read_metadata, read_table, table_from_columns, write_table
+from dttrl.data.tables import read_metadata, read_table, write_table
 from dttrl.errors import InputError
 from tests.rollout_groups import read_groups
-
-
-def history(n: int = 4) -> pa.Table:
-    columns: dict[str, Any] = {
-        "step": [0] * n,
-        "query_id": ["q"] * n,
-        "sample_id": list(range(n)),
-        "confidence": np.linspace(1, 2, n),
-        "midpoint": [1.5] * n,
-    }
-    return table_from_columns(columns, HISTORY.fields)
-
-
-def write_raw(path: Path, columns: dict[str, Any], metadata: bytes | None = None) -> Path:
-    """Write a file as other people do: types inferred, no metadata of ours."""
-    table = pa.table(columns)
-    if metadata is not None:
-        table = table.replace_schema_metadata({"dttrl": metadata})
-    pq.write_table(table, path)
-    return path
+from tests.small_tables import history, write_raw
 
 
 def rows(*keys: tuple[int | None, str, int], **columns: Any) -> dict[str, Any]:
