@@ -173,10 +173,10 @@ def test_files_without_confidence_allow_only_the_plain_vote(tmp_path: Path, grad
     pq.write_table(
         pa.table({"query_id": ["q"] * 3, "sample_id": [0, 1, 2], "answer": ["1/2", "0.5", "3"]}), path
     )
-    with pytest.raises(InputError, match="without them only sc is possible"):
+    with pytest.raises(InputError, match="possible without them: sc, latent"):
         vote_files([path], ["wsc"], grader=grader)
     summary = vote_files([path], ["all"], grader=grader, output=tmp_path / "votes.parquet")
-    assert [method.method for method in summary.methods] == ["sc"]
+    assert [method.method for method in summary.methods] == ["sc", "latent"]
     assert any("wsc is left out" in note for note in summary.notes)
     row = results(tmp_path / "votes.parquet")["sc", "q"]
     assert (row["n_votes"], row["gold"], row["correct"]) == (2, None, None)
