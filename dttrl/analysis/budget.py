@@ -186,9 +186,7 @@ def _parse(names: Sequence[str]) -> Parsed:
         return [(name, method) for name, method in parsed if method.info.name in possible]
     for name, method in parsed:
         if method.info.name not in possible:
-            raise InputError(
-                f"method {name} has no votes on many draws at once, as {', '.join(possible)} have"
-            )
+            raise InputError(f"method {name} has no budget table; these have: {', '.join(possible)}")
     return parsed
 
 
