@@ -3,7 +3,8 @@
     python benchmarks/findings/grid.py --out OUT --starts STARTS --jobs 60 --seconds 400
 
 Every worker is one process on one GPU (or the CPU) that does one job after the other: a training run, or
-sampling 256 rollouts a question from a start for the scaling of the voting budget. Missing starts are
+sampling 256 rollouts a question from a start for the scaling of the voting budget. The starts come from
+``data/starts.tar.xz`` or from what ``--starts`` names; those it lacks, and with ``--pretrain`` all, are
 pre-trained first. What has not begun when the time is nearly up is left out, and said so. ``OUT`` gets
 ``runs.tar.xz`` (settings, metrics, labels, evaluations; for a few runs the rollouts without their texts),
 ``tables.tar.xz`` (what ``dttrl analyze`` made where the rollouts were whole), ``starts.tar.xz`` and
@@ -32,8 +33,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import plan as plans
+import starts
 
-RECIPE = Path(os.environ.get("RECIPE", "data/recipes/arithmetic"))
 SMALL = ("config.yaml", "metrics.jsonl", "labels.parquet", "evaluations.parquet")
 SLIM = [
     "step", "query_id", "sample_id", "source", "prompt", "gold", "text", "finish_reason", "num_tokens",
@@ -83,50 +84,19 @@ def count_gpus() -> int:
 
 
 def prepare_starts(options: argparse.Namespace, gpus: int, began: float) -> None:
-    """Put every start's model and questions into the work folder; pre-train the families that lack one."""
-    if options.plan == "smollm2":
+    """Put every start's model and questions into the work folder; pre-train those that are not there."""
+    if plans.on_smollm2(options.plan):
         link_starts(options, began)
         return
-    missing: dict[str, list[tuple[str, float]]] = {}
-    for name, (operation, level) in plans.STARTS.items():
-        found = options.starts / name if options.starts else None
-        if found is not None and (found / "recipe.json").is_file():
-            if found.resolve() != (options.work / "starts" / name).resolve():
-                shutil.copytree(found, options.work / "starts" / name, dirs_exist_ok=True)
-        else:
-            missing.setdefault(operation, []).append((name, level))
-    running = []
-    for index, (operation, wanted) in enumerate(missing.items()):
-        levels = [f"{level:.2f}" for _, level in wanted]
-        command = [
-            sys.executable, str(RECIPE / "pretrain.py"), "--out", str(options.work / f"pretrain-{index}"),
-            "--operation", operation, "--digits", "3,4", "--last-step", "places", "--seed", "0",
-            "--stop-accuracy", *levels, "--eval-every", "10", "--steps", "6000", "--corpus", "60000",
-            "--max-seconds", str(options.pretrain_seconds), "--batch", "128", "--save-dtype", "bfloat16",
-            "--device", "cuda" if gpus else "cpu",
-        ]  # fmt: skip
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(index % max(gpus, 1))}
-        log = (options.work / f"pretrain-{index}.log").open("w")
-        running.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-    for index, (process, wanted) in enumerate(zip(running, missing.values(), strict=True)):
-        process.wait()
-        for name, level in wanted:
-            folder = options.work / f"pretrain-{index}"
-            made = folder / f"at-{level:.2f}"
-            made = made if made.is_dir() else folder / "last"
-            if not made.is_dir():
-                raise SystemExit(f"pre-training failed: {options.work}/pretrain-{index}.log")
-            shutil.copytree(made, options.work / "starts" / name, dirs_exist_ok=True)
+    folder = options.work / "starts"
+    device = "cuda" if gpus else "cpu"
+    if not options.pretrain:
+        starts.gather(options.starts or starts.ARCHIVE, folder)
+    starts.pretrain(folder, seconds=options.pretrain_seconds, device=device, gpus=gpus)
     for name in plans.STARTS:
-        folder = options.work / "starts" / name
-        subprocess.run(
-            [sys.executable, str(RECIPE / "write_questions.py"), str(folder / "recipe.json"), str(folder)],
-            check=True,
-        )
-        figures = json.loads((folder / "recipe.json").read_text())["figures"]
-        short = {key: round(figures[key], 3) for key in ("avg", "maj@64", "auroc_all_question", "diversity")}
-        say(began, f"start {name}: {short}")
-        if figures["avg"] < 0.05:
+        known = starts.described(folder / name)
+        say(began, f"start {name}: {known}")
+        if known["avg"] < 0.05:
             raise SystemExit(f"start {name} has learnt nothing: give --pretrain-seconds more")
 
 
@@ -259,7 +229,7 @@ def budget_commands(start: str, options: argparse.Namespace, device: str) -> lis
     """Return the commands that make the budget table of a start, for two measures of confidence."""
     folder, tables = options.work / "starts" / start, options.work / "tables"
     tables.mkdir(exist_ok=True)
-    base = plans.SMOLLM2_BASE if options.plan == "smollm2" else plans.BASE
+    base = plans.base(options.plan)
     drawn = options.work / f"{start}.parquet"
     commands = [
         [
@@ -378,10 +348,13 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train the runs of plan.py side by side.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the archives")
     parser.add_argument("--work", type=Path, default=Path("/tmp/findings"), help="folder for everything else")
-    parser.add_argument("--plan", choices=["small", "smollm2"], default="small", help="see plan.py")
+    parser.add_argument("--plan", choices=plans.PLANS, default="small", help="see plan.py")
     parser.add_argument(
-        "--starts", type=Path, help="folder of starts that need no pre-training; smollm2: the model folder"
+        "--starts",
+        type=Path,
+        help="archive or folder of starts (default: data/starts.tar.xz); SmolLM2: the model folder",
     )
+    parser.add_argument("--pretrain", action="store_true", help="pre-train all starts anew")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs side by side")
     parser.add_argument("--seconds", type=float, default=400, help="time for everything but the packing")
     parser.add_argument("--pretrain-seconds", type=float, default=100, help="longest pre-training")
