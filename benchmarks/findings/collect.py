@@ -89,7 +89,7 @@ def keep_run(run: Path, target: Path) -> None:
         known = read_metadata(run / "history.parquet")
         write_table(target / "history.parquet", history, HISTORY, metadata=known, overwrite=True)
     method = run.name.split(".", 1)[1].rsplit(".", 1)[0]
-    if method in plans.METHODS:
+    if method in plans.METHODS or method in plans.LATENT:
         shutil.copy(run / "labels.parquet", target / "labels.parquet")
     else:
         step = table.column("step")

@@ -110,6 +110,7 @@ def runs(plan: str, *, steps: int, eval_every: int, seeds: int = 3) -> list[Plan
     """
     shared = base(plan) | {"steps": str(steps), "eval-every": str(eval_every)}
     if plan.startswith("latent"):
+        shared["checkpoint-every"] = "20"
         return [
             _planned(shared, start, name, {"method": method, **changed}, seed, LATENT_KEPT)
             for seed in range(seeds)
