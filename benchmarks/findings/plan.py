@@ -59,7 +59,7 @@ LATENT: dict[str, tuple[str, dict[str, str]]] = {
     "latent-weighed": ("distri-latent", {"measure": "perplexity", "weigh-labels": ""}),
     "latent-auto": ("distri-latent", {"measure": "auto"}),
     "latent-auto-weighed": ("distri-latent", {"measure": "auto", "weigh-labels": ""}),
-    "latent-no-penalty": ("distri-latent", {"measure": "perplexity", "no-diversity-penalty": ""}),
+    "latent-no-penalty": ("ttrl-latent", {"measure": "perplexity"}),
 }
 """Variants of the plans of the latent-answer vote, like :data:`ABLATIONS`; the first ones matter most."""
 LATENT_SMOLLM2 = ("ttrl", "distri-gmm", "latent", "latent-weighed", "latent-auto")

@@ -15,6 +15,8 @@ from dttrl.data.questions import read_questions
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.models import load_model
 from dttrl.sampling.transformers import TransformersSampler
+from dttrl.settings.commands import TrainConfig
+from dttrl.settings.files import load_config
 from dttrl.settings.sections import Model, Sampling
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,3 +103,14 @@ def test_a_plan_of_the_latent_vote_goes_seed_by_seed(name: str) -> None:
     assert [run.name for run in runs if run.keep_rollouts] == [
         f"{start}.{variant}.0" for variant in ("ttrl", "latent") for start in plan.starts(name)
     ]
+
+
+@pytest.mark.parametrize("name", plan.PLANS)
+def test_every_planned_run_has_settings_that_train_takes(name: str, tmp_path: Path) -> None:
+    for run in plan.runs(name, steps=60, eval_every=20, seeds=1):
+        named: dict[str, object] = {"model": "model", "questions": str(tmp_path / "questions.jsonl")}
+        for option, value in run.options.items():
+            key = option.replace("-", "_")
+            named[key.removeprefix("no_")] = value or not key.startswith("no_")
+        config = load_config(TrainConfig, None, named)
+        assert config.signal.method == run.options["method"]
