@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
-from dttrl.analysis.stopping import stopping_table
 
 from ablation import ablation_rows
 from drawn import Drawn, read_drawn
@@ -36,6 +35,8 @@ def ablation(path: Path, options: argparse.Namespace) -> pd.DataFrame:
 
 def stopping(path: Path, options: argparse.Namespace) -> pd.DataFrame:
     """Stopping when sure, as sampling in blocks would have done it."""
+    from dttrl.analysis.stopping import stopping_table
+
     return stopping_table([path], repeats=options.repeats)
 
 

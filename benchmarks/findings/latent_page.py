@@ -23,6 +23,13 @@ RUN = "python benchmarks/findings/latent.py FILES -o data/reference/tables"
 SHOWN = ("sc", "distrivoting", "latent")
 """Strategies of the table of budgets."""
 
+PUBLIC = {
+    "brumo2025_r1-0528-qwen3-8b_deepconf_b64": "BRUMO 2025, R1-0528-Qwen3-8B",
+    "math500x100_r1-distill-llama-8b_atts_n64": "MATH-500, R1-Distill-Llama-8B",
+    "lastletters_gpt3.5_esc_n40": "last letters, GPT-3.5",
+}
+"""Rollouts that others published, by file."""
+
 Read = Callable[[str], list[Row]]
 
 
@@ -64,7 +71,7 @@ def strategies(read: Read) -> str:
         "Questions right with all rollouts of a file, one fit per file.",
         RUN,
         {
-            "rollouts": code("file"),
+            "rollouts": _file,
             "questions × rollouts": lambda row: f"{row['questions']} × {row['budget']}",
             **{f"`{name}`": _right(name) for name in methods},
         },
@@ -80,7 +87,7 @@ def budgets(read: Read) -> str:
         "Accuracy in % by voting budget, means over the draws; one fit per draw.",
         RUN,
         {
-            "rollouts": code("file"),
+            "rollouts": _file,
             "method": code("method"),
             **{str(size): _percent(str(size)) for size in sizes},
         },
@@ -100,7 +107,7 @@ def calibration(read: Read) -> str:
         "posterior expects, beside what it is.",
         RUN,
         {
-            "rollouts": code("file"),
+            "rollouts": _file,
             "questions": lambda row: str(row["questions"]),
             "budget": lambda row: str(row["budget"]),
             "expected, accuracy": lambda row: (
@@ -116,9 +123,9 @@ def calibration(read: Read) -> str:
 
 
 def ablation(read: Read) -> str:
-    """Tabulate the parts of the model: one row per variant, one column per file."""
+    """Tabulate the parts of the model: one row per file, one column per variant."""
     rows = read("latent-ablation")
-    files = list(dict.fromkeys(row["file"] for row in rows))
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
 
     def cell(name: str) -> Callable[[Row], str]:
         return lambda row: (
@@ -128,11 +135,11 @@ def ablation(read: Read) -> str:
         )
 
     return table(
-        "Accuracy in % and expected calibration error with 64 rollouts of each question, means over the "
-        "draws (40 for last letters).",
+        "Accuracy in % and expected calibration error with 64 rollouts of each question (or as many as there "
+        "are), means over the draws.",
         f"{RUN} --tables ablation",
-        {"variant": lambda row: str(row["variant"]), **{f"`{name}`": cell(name) for name in files}},
-        pivoted(rows, ["variant"], lambda row: str(row["file"])),
+        {"rollouts": _file, **{name: cell(name) for name in variants}},
+        pivoted(rows, ["file"], lambda row: str(row["variant"])),
     )
 
 
@@ -140,7 +147,7 @@ def stopping(read: Read) -> str:
     """Tabulate stopping when sure: one row per file and threshold."""
     rows = read("latent-stopping")
     known: Columns = {
-        "rollouts": code("file"),
+        "rollouts": _file,
         "samples": lambda row: str(row["samples"]),
         "until": lambda row: number(row["until"], 2),
     }
@@ -183,6 +190,11 @@ PLACES: dict[str, Callable[[Read], str]] = {
     "training": training,
 }
 """The tables that the page may have."""
+
+
+def _file(row: Row) -> str:
+    """Show which rollouts: a public file by what it is, others by their name."""
+    return PUBLIC.get(row["file"], f"`{row['file']}`")
 
 
 def _right(name: str) -> Callable[[Row], str]:
