@@ -23,7 +23,8 @@ from dttrl.analysis.frames import frame
 from dttrl.answers.grading import Grader
 from dttrl.data.rollout_files import RolloutFiles
 from dttrl.errors import InputError
-from dttrl.method.scored import NO_ROWS, BoolArray, FloatArray, Scored
+from dttrl.method.ballots import BoolArray, FloatArray
+from dttrl.method.scored import NO_ROWS, Scored
 from dttrl.method.voting.registry import METHODS, ParsedMethod, parse_method
 from dttrl.rng import derive
 from dttrl.scoring.score import stored_kind

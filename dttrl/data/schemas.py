@@ -163,6 +163,9 @@ _N = _column("n", _INT, "rollouts of the question, those without an answer inclu
 _N_VALID = _column("n_valid", _INT, "rollouts with an answer", "rollouts")
 _TIE = _column("tie", _BOOL, "several classes had the most votes")
 
+_PROBABILITY = _maybe(
+    "label_probability", _FLOAT, "probability that the elected answer is right; null: the vote says none"
+)
 
 _DISTRI = (
     _maybe("n_pos", _INT, "rollouts in the positive set", "rollouts", "eq:global_gmm_split"),
@@ -196,6 +199,7 @@ VOTES = _stage(
         _column("margin", _FLOAT, "share of the votes of the winner minus that of the runner-up"),
         _TIE,
         _DIVERSITY,
+        _PROBABILITY,
         *_DISTRI,
         _maybe("mean_neg", _FLOAT, "mean of the negative (lower) component of the mixture", _UNIT, "eq:gmm"),
         _maybe("std_neg", _FLOAT, "standard deviation of the negative component", _UNIT, "eq:gmm"),
@@ -224,6 +228,7 @@ LABELS = _stage(
         _DIVERSITY,
         _column("diversity_weight", _FLOAT, "weight of the question", equation="eq:uncertainty-weight"),
         _column("reward_mean", _FLOAT, "mean reward over the trained rollouts", "fraction"),
+        _PROBABILITY,
         *_DISTRI,
     ),
 )

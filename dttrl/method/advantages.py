@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dttrl.method.voting.election import FloatArray
+from dttrl.method.ballots import FloatArray
 
 
 def group_advantages(reward_BM: FloatArray) -> FloatArray:

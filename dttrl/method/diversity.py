@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.errors import InputError
-from dttrl.method.voting.election import FloatArray, IntArray
+from dttrl.method.ballots import FloatArray, IntArray
 
 
 def diversity(class_BG: IntArray) -> IntArray:

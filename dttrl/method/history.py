@@ -13,6 +13,7 @@ refits of every past step in alg:construct_distribution and gives the same mixtu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import NamedTuple
 
@@ -101,6 +102,13 @@ class History:
         progressive = Progressive(centred.shifted(origin), local, shift, len(following.pool))
         return progressive, replace(following, centred_mixture=centred)
 
+    def pooled(
+        self, step: int, class_BG: NDArray[np.int32], confidence_BG: FloatArray
+    ) -> tuple[Progressive, History]:
+        """:meth:`advance`; a mixture takes no notice of the answers."""
+        del class_BG
+        return self.advance(step, confidence_BG)
+
     def to_arrays(self) -> dict[str, FloatArray]:
         """Return the state as plain float64 arrays, exact, for a checkpoint."""
         mixture = self.centred_mixture
@@ -113,11 +121,8 @@ class History:
             "mixture": np.array(fitted, dtype=np.float64),  # all but why it is degenerate
         }
 
-    @staticmethod
-    def from_arrays(
-        arrays: dict[str, FloatArray], *, window: int | None = None, shift_correction: bool = True
-    ) -> History:
-        """Rebuild the history that :meth:`to_arrays` described, with the settings that it had."""
+    def restored(self, arrays: Mapping[str, FloatArray]) -> History:
+        """Return this history with the past that :meth:`to_arrays` described."""
         ends = np.cumsum(arrays["size"]).astype(np.int64)
         parts = np.split(np.asarray(arrays["pool"], dtype=np.float64), ends[:-1]) if ends.size else []
         steps = tuple(
@@ -128,4 +133,4 @@ class History:
         if arrays["mixture"].size:
             low, std_low, weight_low, high, std_high, weight_high, n, likelihood = arrays["mixture"].tolist()
             mixture = Mixture(low, std_low, weight_low, high, std_high, weight_high, int(n), likelihood)
-        return History(steps, window, shift_correction, mixture)
+        return replace(self, steps=steps, centred_mixture=mixture)

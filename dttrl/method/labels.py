@@ -9,10 +9,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.method.voting.election import FloatArray, IntArray
+from dttrl.method.ballots import FloatArray, IntArray
 
 
 def rewards(class_BG: IntArray, label_B: IntArray) -> FloatArray:
     """Return rewards (B, G) in {0, 1}: whether the answer class is the label's (-1: no answer, no label)."""
     matches_BG: NDArray[np.bool_] = (class_BG == label_B[:, None]) & (class_BG >= 0)
     return matches_BG.astype(np.float64)
+
+
+def label_weights(probability_B: FloatArray) -> FloatArray:
+    """Return what labels weigh that are right with these probabilities, NaN for no label; (B,) in [0, 1].
+
+    A label that is more probably wrong than right weighs nothing.
+    """
+    return np.where(probability_B >= 0.5, probability_B, 0.0)

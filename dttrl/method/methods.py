@@ -1,15 +1,18 @@
-"""The methods of the paper's main table, each a row of choices, and the settings of the training signal.
+"""The methods of training, each a row of choices, and the settings of the training signal.
 
-==============  ==============  ===================  =================
-name            vote            progressive history  diversity penalty
-==============  ==============  ===================  =================
-``ttrl``        ``sc``          no                   no
-``ttrl-gt``     the gold class  no                   no
-``ttrl-wsc``    ``wsc``         no                   no
-``distri-wsc``  ``wsc``         no                   yes
-``distri-gmm``  ``progressive`` yes                  yes
-==============  ==============  ===================  =================
+=================  ===============  ===================  =================
+name               vote             progressive history  diversity penalty
+=================  ===============  ===================  =================
+``ttrl``           ``sc``           no                   no
+``ttrl-gt``        the gold class   no                   no
+``ttrl-wsc``       ``wsc``          no                   no
+``distri-wsc``     ``wsc``          no                   yes
+``distri-gmm``     ``progressive``  yes                  yes
+``ttrl-latent``    ``latent``       yes                  no
+``distri-latent``  ``latent``       yes                  yes
+=================  ===============  ===================  =================
 
+All but the last two are those of the paper's main table.
 The vote is a strategy of :mod:`dttrl.method.voting.registry`, as ``dttrl vote --method`` takes it, so every
 strategy there is a way to label.
 """
@@ -17,17 +20,19 @@ strategy there is a way to label.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dttrl.errors import InputError
-from dttrl.method.history import FloatArray, History
+from dttrl.method.ballots import FloatArray
+from dttrl.method.history import History
 from dttrl.method.partition import Centre
+from dttrl.method.past_sums import PastSums
 from dttrl.method.selection import Select
 from dttrl.method.voting.registry import METHODS as VOTES
-from dttrl.method.voting.registry import ParsedMethod, parse_method, spelled
+from dttrl.method.voting.registry import Memory, ParsedMethod, parse_method, spelled
 from dttrl.section import Section, flag
 
 GOLD = "gold"
@@ -61,6 +66,8 @@ METHODS: dict[str, Method] = {
             True,
             "DistriTTRL: progressive distribution, diversity penalty",
         ),
+        Method("ttrl-latent", "latent", True, False, "latent-answer vote with history"),
+        Method("distri-latent", "latent", True, True, "latent-answer vote with history, diversity penalty"),
     )
 }
 
@@ -90,7 +97,7 @@ class Signal(Section):
 
     method: str = Field(
         "distri-gmm",
-        description="Where labels and weights come from: ttrl, ttrl-gt, ttrl-wsc, distri-wsc or distri-gmm.",
+        description=f"Where labels and weights come from: {', '.join(METHODS)}.",
     )
     label: str | None = Field(
         None,
@@ -122,6 +129,12 @@ class Signal(Section):
         True,
         description="Move the confidences of past steps to where the current step's lie; without it "
         "distri-gmm pools them as they were measured (an ablation).",
+    )
+
+    weigh_labels: bool = Field(
+        False,
+        description="Scale a question's advantages by the probability that its label is right; a label less "
+        "probable than one half teaches nothing (labels by latent).",
     )
 
     @field_validator("method")
@@ -160,23 +173,22 @@ class Signal(Section):
         """The strategy that elects the labels; None where they are the gold answers."""
         return None if self.row.vote == GOLD else parse_method(self.label or self.row.vote)
 
-    def history(self, arrays: dict[str, FloatArray] | None = None) -> History:
+    def history(self, arrays: Mapping[str, FloatArray] | None = None) -> Memory:
         """Return the history that a run begins with, or the one that ``arrays`` hold."""
-        vote = self.vote
-        window = None if vote is None else vote.parameters.get("window")
-        return History.from_arrays(
-            arrays or History().to_arrays(),
-            window=window if isinstance(window, int) else None,
-            shift_correction=self.shift_correction,
-        )
+        memory = (self.vote.memory() if self.vote is not None else None) or History()
+        if isinstance(memory, History):
+            memory = replace(memory, shift_correction=self.shift_correction)
+        return memory if arrays is None else memory.restored(arrays)
 
     def unread(self) -> Mapping[str, Collection[str]]:
         """Return what neither the vote nor the penalty of this method reads."""
         found: dict[str, Collection[str]] = {}
         vote = self.vote
-        if vote is None or not vote.info.pooled:
-            label = GOLD if vote is None else spelled(vote)
-            found[f"labels by {label} (--method {self.method})"] = ("centre", "shift_correction")
+        memory = None if vote is None else vote.memory()
+        useless = [] if isinstance(memory, History) else ["centre", "shift_correction"]
+        useless += [] if isinstance(memory, PastSums) else ["weigh_labels"]
+        label = GOLD if vote is None else spelled(vote)
+        found[f"labels by {label} (--method {self.method})"] = useless
         if not self.row.diversity:
             found[f"--method {self.method}, which has no diversity penalty"] = ("tau", "diversity_over")
         return found

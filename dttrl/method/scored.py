@@ -10,14 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dttrl.errors import InputError
+from dttrl.method.ballots import BoolArray, FloatArray, IntArray
 from dttrl.method.confidence import Measure
-
-IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 NO_ROWS = pa.table({})
 

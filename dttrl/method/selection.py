@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.errors import InputError
-from dttrl.method.voting.election import FloatArray
+from dttrl.method.ballots import FloatArray
 
 Select = Literal["first", "balanced"]
 

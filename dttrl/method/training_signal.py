@@ -14,17 +14,19 @@ import numpy as np
 
 from dttrl.errors import InputError
 from dttrl.method.advantages import group_advantages, weighted_advantages
+from dttrl.method.ballots import FloatArray, IntArray
 from dttrl.method.confidence import positive_weights
 from dttrl.method.diversity import diversity, diversity_weights
-from dttrl.method.history import History, Progressive
-from dttrl.method.labels import rewards
+from dttrl.method.history import Progressive
+from dttrl.method.labels import label_weights, rewards
+from dttrl.method.latent import Latent
 from dttrl.method.methods import Signal
 from dttrl.method.partition import centred
 from dttrl.method.scored import Scored
 from dttrl.method.selection import IndexArray, select
 from dttrl.method.voting.distrivoting import DistriVote
-from dttrl.method.voting.election import FloatArray, IntArray, Tally, Vote, summarize
-from dttrl.method.voting.registry import VoteOutcome
+from dttrl.method.voting.election import Tally, Vote, summarize
+from dttrl.method.voting.registry import Memory, VoteOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,15 @@ class TrainingSignal:
     diversity_B: IntArray
     weight_B: FloatArray
     """Diversity weight (1 where the method has no penalty)."""
+    probability_B: FloatArray | None
+    """Probability that each label is right, of votes that say."""
     advantage_BM: FloatArray
-    """Weighted advantages (eq:weighted-advantage)."""
+    """Weighted advantages (eq:weighted-advantage); with ``weigh_labels`` by the labels' probabilities too."""
     by_gold: bool
     """Whether the labels are the gold answers."""
     distrivote: DistriVote | None
     progressive: Progressive | None
+    latent: Latent | None
     entered_BG: FloatArray | None
     """The confidences that met the mixture and entered the history (centred, where that was asked for)."""
 
@@ -54,14 +59,17 @@ class TrainingSignal:
         return self.vote.winner_R
 
 
-def training_signal(batch: Scored, history: History, settings: Signal) -> tuple[TrainingSignal, History]:
+def training_signal(batch: Scored, history: Memory | None, settings: Signal) -> tuple[TrainingSignal, Memory]:
     """Return the signal of a step and the history that the next step starts from.
 
-    ``batch`` holds the B questions of the step with G rollouts each. Raises :class:`InputError` when the
+    ``batch`` holds the B questions of the step with G rollouts each; at the first step there is no history.
+    Raises :class:`InputError` when the
     method needs gold answers that the batch lacks, when a weighted vote would get negative weights, or when
     more rollouts are to be trained than voted.
     """
-    progressive, entered_BG = None, None
+    history = settings.history() if history is None else history
+    fitted: Progressive | Latent | None = None
+    entered_BG: FloatArray | None = None
     method = settings.vote
     if method is None:
         outcome = VoteOutcome(_gold_vote(batch))
@@ -69,14 +77,14 @@ def training_signal(batch: Scored, history: History, settings: Signal) -> tuple[
         weight_BG = batch.confidence_RN
         if method.needs_weights:
             weight_BG = positive_weights(batch.confidence_RN, batch.measure)
-        mixture = None
-        if method.info.pooled:
+        empty, pool = method.memory(), None
+        if empty is not None:
             entered_BG = centred(batch.confidence_RN, settings.centre)
-            past = history if settings.row.history else History()
-            progressive, advanced = past.advance(batch.step or 0, entered_BG)
+            past = history if settings.row.history else empty
+            fitted, advanced = past.pooled(batch.step or 0, batch.class_RN, entered_BG)
             history = advanced if settings.row.history else history
-            mixture = progressive.mixture
-        outcome = method.vote(batch.class_RN, weight_BG, mixture, entered_BG)
+            pool = fitted.mixture if isinstance(fitted, Progressive) else fitted
+        outcome = method.vote(batch.class_RN, weight_BG, pool, entered_BG)
     vote = outcome.vote
 
     reward_BG = rewards(batch.class_RN, vote.winner_R)
@@ -88,6 +96,9 @@ def training_signal(batch: Scored, history: History, settings: Signal) -> tuple[
     weight_B = np.ones(len(diversity_B))
     if settings.row.diversity:
         weight_B = diversity_weights(diversity_B, counted_BG.shape[1], tau=settings.tau)
+    sure_B = np.ones(len(diversity_B))
+    if settings.weigh_labels and outcome.probability_R is not None:
+        sure_B = label_weights(outcome.probability_R)
     advantage_BM = group_advantages(np.take_along_axis(reward_BG, trained_BM, axis=1))
     signal = TrainingSignal(
         vote=vote,
@@ -95,10 +106,12 @@ def training_signal(batch: Scored, history: History, settings: Signal) -> tuple[
         trained_BM=trained_BM,
         diversity_B=diversity_B,
         weight_B=weight_B,
-        advantage_BM=weighted_advantages(advantage_BM, weight_B),
+        probability_B=outcome.probability_R,
+        advantage_BM=weighted_advantages(advantage_BM, weight_B * sure_B),
         by_gold=method is None,
         distrivote=outcome.distrivote,
-        progressive=progressive,
+        progressive=fitted if isinstance(fitted, Progressive) else None,
+        latent=fitted if isinstance(fitted, Latent) else None,
         entered_BG=entered_BG,
     )
     return signal, history

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from dttrl.answers.grading import Grader
 from dttrl.data.rollout_files import RolloutBlock, RolloutFiles
 from dttrl.errors import InputError
+from dttrl.method.ballots import BoolArray, FloatArray, IntArray
 from dttrl.method.confidence import MEASURES
-from dttrl.method.scored import BoolArray, FloatArray, IntArray, Scored
+from dttrl.method.scored import Scored
 
 Classes = Literal["equivalent", "raw"]
 BLOCK_ROWS = 2**16

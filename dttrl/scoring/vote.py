@@ -1,42 +1,44 @@
 """Votes on saved rollouts: scored files -> one row a (method, step, question), as in ``VOTES``.
 
-Files are read as a stream, so memory does not grow with them (but for ``progressive``, whose history is every
-confidence). Questions with the same number of rollouts are voted together. Files that hold answers but no
-classes (other people's) are classed on the way, and where they have no confidence only methods that need none
-are possible. Axis letters: R questions voted at once, N rollouts of each.
+Files are read as a stream, so memory does not grow with them (but for pooled methods, which are fitted to
+every confidence). Questions with the same number of rollouts are voted together. Files that hold answers but
+no classes (other people's) are classed on the way, and where they have no confidence only methods that need
+none are possible. Axis letters: R questions voted at once, N rollouts of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from dttrl.answers.grading import Grader
 from dttrl.data.rollout_files import RolloutFiles
 from dttrl.data.schemas import VOTES
 from dttrl.data.tables import TableWriter
 from dttrl.errors import InputError
+from dttrl.method.ballots import FloatArray
 from dttrl.method.confidence import positive_weights
-from dttrl.method.history import History
-from dttrl.method.mixture import Mixture, fit_mixture
-from dttrl.method.scored import FloatArray, Scored
+from dttrl.method.history import Progressive
+from dttrl.method.scored import Scored
 from dttrl.method.voting.distrivoting import FALLBACKS, DistriVote
 from dttrl.method.voting.election import Vote
-from dttrl.method.voting.registry import METHODS, ParsedMethod, VoteOutcome, parse_method
-from dttrl.scoring.scored_files import Classes, column_floats, read_scored
+from dttrl.method.voting.registry import METHODS, Memory, ParsedMethod, Pool, VoteOutcome, parse_method
+from dttrl.scoring.scored_files import Classes, read_scored
 from dttrl.scoring.summary import MethodSummary, VoteSummary, count_votes, find_disagreements
 
 NO_CONFIDENCE = "no-confidence"
 """Fallback of a question none of whose answered rollouts has a confidence: the vote counts heads."""
 
-Pools = Mapping[int | None, Mixture]
-"""The mixture that ``progressive`` votes under, by step."""
+Pools = Mapping[int | None, Pool]
+"""What a pooled method votes under, by step."""
 
 
 class Contender(Protocol):
@@ -129,9 +131,14 @@ def vote_weights(block: Scored, *, needed: bool) -> FloatArray:
 
 
 def strategies(
-    names: Sequence[str], files: RolloutFiles, confidence: str = "confidence"
+    names: Sequence[str],
+    files: RolloutFiles,
+    blocks: Callable[[], Iterable[Scored]],
+    confidence: str = "confidence",
 ) -> tuple[list[Contender], list[str]]:
     """Return the named voting methods (``all``: each with its defaults) and notes on those left out.
+
+    ``blocks`` reads the files anew; pooled methods see all of them before the first vote.
 
     Raises :class:`InputError` for a method that needs confidences where ``files`` have none in the column.
     """
@@ -144,15 +151,13 @@ def strategies(
             if "all" not in names:
                 free = ", ".join(info.name for info in METHODS.values() if not info.needs_confidence)
                 raise InputError(
-                    f"method {name} needs confidences and the rollouts have none: without them only "
-                    f"{free} is possible (dttrl score adds confidences where token statistics were saved)"
+                    f"method {name} needs confidences and the rollouts have none; possible without them: "
+                    f"{free} (dttrl score adds confidences where token statistics were saved)"
                 )
             notes.append(f"no confidences: {name} is left out")
             continue
-        pools = None
-        if method.info.pooled:
-            window = method.parameters["window"]
-            pools = pool_mixtures(files, confidence, window if isinstance(window, int) else None)
+        memory = method.memory()
+        pools = None if memory is None else pools_of(blocks(), memory)
         found.append(Strategy(name, method, pools))
     return found, notes
 
@@ -163,26 +168,29 @@ def expand(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(every))
 
 
-def pool_mixtures(files: RolloutFiles, column: str, window: int | None) -> dict[int | None, Mixture]:
-    """Return the mixture of each step: its confidences and its past (:mod:`dttrl.method.history`).
+def pools_of(blocks: Iterable[Scored], memory: Memory) -> dict[int | None, Pool]:
+    """Return what each step votes under: the fit to its questions and to the steps before it.
 
-    Rollouts without a step are one pool.
+    Rollouts without a step are one pool. Questions with fewer rollouts than others are filled up with ones
+    that have neither answer nor confidence, which no fit counts.
     """
-    values: dict[int | None, list[FloatArray]] = {}
-    for block in files.blocks([column]):
-        value_P = column_floats(block.table.column(column), column)
-        for q, step in enumerate(block.step):
-            part = value_P[block.start_Q[q] : block.start_Q[q + 1]]
-            values.setdefault(step, []).append(part)
-    history = History(window=window)
-    mixtures: dict[int | None, Mixture] = {}
-    for step, parts in values.items():
-        if step is None:
-            mixtures[None] = fit_mixture(np.concatenate(parts))
-        else:
-            progressive, history = history.advance(step, np.concatenate(parts))
-            mixtures[step] = progressive.mixture
-    return mixtures
+    found: dict[int | None, list[Scored]] = {}
+    for block in blocks:
+        found.setdefault(block.step, []).append(block)
+    pools: dict[int | None, Pool] = {}
+    for step, parts in found.items():
+        width = max(part.class_RN.shape[1] for part in parts)
+        class_RN = np.concatenate([_filled(part.class_RN, width, -1) for part in parts])
+        confidence_RN = np.concatenate([_filled(part.confidence_RN, width, np.nan) for part in parts])
+        fitted, following = memory.pooled(step or 0, class_RN, confidence_RN)
+        memory = memory if step is None else following
+        pools[step] = fitted.mixture if isinstance(fitted, Progressive) else fitted
+    return pools
+
+
+def _filled(array_RN: NDArray[Any], width: int, value: float) -> NDArray[Any]:
+    missing = width - array_RN.shape[1]
+    return np.pad(array_RN, ((0, 0), (0, missing)), constant_values=value)
 
 
 def vote_files(
@@ -202,12 +210,12 @@ def vote_files(
     files.require("answer")
     if confidence != "confidence":
         files.require(confidence)
-    contenders, notes = strategies(methods, files, confidence)
+    read = partial(read_scored, files, grader=grader, classes=classes, confidence=confidence)
+    contenders, notes = strategies(methods, files, read, confidence)
     if "answer_class" not in files.column_names and classes == "equivalent":
         notes.append("no column answer_class: answers are compared and classed on the way")
-    blocks = read_scored(files, grader=grader, classes=classes, confidence=confidence)
     summary = elect(
-        files, contenders, blocks, output=output, overwrite=overwrite, keep_disagreements=keep_disagreements,
+        files, contenders, read(), output=output, overwrite=overwrite, keep_disagreements=keep_disagreements,
         progress=progress, classes=classes,
     )  # fmt: skip
     summary.notes = notes
@@ -243,7 +251,9 @@ def has_confidence(files: RolloutFiles, column: str = "confidence") -> bool:
     return False
 
 
-def vote_columns(scored: Scored, vote: Vote, distrivote: DistriVote | None) -> dict[str, Any]:
+def vote_columns(
+    scored: Scored, vote: Vote, distrivote: DistriVote | None, probability_R: FloatArray | None
+) -> dict[str, Any]:
     """Return the columns that VOTES and LABELS share, for a vote on each question."""
     size, n_rollouts = scored.class_RN.shape
     nothing = [None] * size
@@ -256,6 +266,9 @@ def vote_columns(scored: Scored, vote: Vote, distrivote: DistriVote | None) -> d
         "majority_ratio": vote.majority_ratio_R,
         "label_ratio": vote.label_ratio_R,
         "tie": vote.tie_R,
+        "label_probability": nothing
+        if probability_R is None
+        else pa.array(probability_R, from_pandas=True),  # NaN becomes null
         "n_pos": nothing if distrivote is None else distrivote.n_pos_R,
         "n_neg": nothing if distrivote is None else distrivote.n_neg_R,
         "rejected": nothing if distrivote is None else scored.spelling(distrivote.rejected_R),
@@ -267,7 +280,7 @@ def vote_columns(scored: Scored, vote: Vote, distrivote: DistriVote | None) -> d
 
 def _rows(contender: Contender, block: Scored, outcome: VoteOutcome) -> pa.Table:
     vote, size = outcome.vote, len(block.query_id)
-    columns = vote_columns(block, vote, outcome.distrivote) | {
+    columns = vote_columns(block, vote, outcome.distrivote, outcome.probability_R) | {
         "method": [contender.name] * size,
         "answer": block.spelling(vote.winner_R),
         "answer_class": vote.winner_R,

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dttrl.data.rollouts import Rollout
-from dttrl.method.scored import FloatArray, Scored
+from dttrl.method.ballots import FloatArray
+from dttrl.method.scored import Scored
 from dttrl.method.separation import auroc
 from dttrl.method.training_signal import TrainingSignal
 
@@ -36,7 +37,7 @@ def step_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
         "confidence_mean": _finite_mean(scored.confidence_RN),
         "confidence_missing": float((~np.isfinite(scored.confidence_RN)).mean()),
     }
-    metrics |= _mixture_metrics(signal)
+    metrics |= _mixture_metrics(signal) | _latent_metrics(signal)
     if scored.has_gold_R.any():
         metrics |= _gold_metrics(scored, signal)
     return metrics
@@ -92,6 +93,19 @@ def _mixture_metrics(signal: TrainingSignal) -> Metrics:
         "shift": signal.progressive.shift,
         "pool_size": float(signal.progressive.pool_size),
     }
+
+
+def _latent_metrics(signal: TrainingSignal) -> Metrics:
+    if signal.probability_B is None:
+        return {}
+    metrics: Metrics = {"expected_accuracy": _finite_mean(np.nan_to_num(signal.probability_B))}
+    if signal.latent is not None:
+        metrics |= {
+            "latent_separation": float(signal.latent.separation),
+            "latent_gain": float(signal.latent.gain),
+            "latent_none": float(signal.latent.none),
+        }
+    return metrics
 
 
 def _mean_auroc(confidence_BG: FloatArray, correct_BG: NDArray[np.bool_]) -> float:

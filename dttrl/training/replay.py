@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from dttrl.data.rollout_files import RolloutFiles
 from dttrl.data.schemas import LABELS
 from dttrl.data.tables import read_table
 from dttrl.errors import InputError
+from dttrl.method.ballots import FloatArray
 from dttrl.method.methods import METHODS
-from dttrl.method.scored import FloatArray, Scored
+from dttrl.method.scored import Scored
 from dttrl.method.training_signal import training_signal
 from dttrl.method.voting.registry import VoteOutcome
 from dttrl.scoring.scored_files import WHOLE_FILE, read_scored
@@ -92,7 +94,7 @@ class Trained:
         if self.replayed is not None:
             self._compare(self.replayed, self.labels)
         mixture = signal.progressive.mixture if signal.progressive is not None else None
-        return VoteOutcome(signal.vote, signal.distrivote, mixture)
+        return VoteOutcome(signal.vote, signal.distrivote, mixture, signal.probability_B)
 
     def _compare(self, replayed: Replayed, labels: pa.Table) -> None:
         for row in labels.to_pylist():
@@ -133,11 +135,12 @@ def replay_run(
     if "all" in names:
         names = [*expand(names), config.signal.method]
     own = [name for name in dict.fromkeys(names) if name in METHODS]
-    contenders, notes = strategies([name for name in names if name not in METHODS], files)
     written = written_labels(run)
+    steps = partial(run_steps, files, grader, written)
+    contenders, notes = strategies([name for name in names if name not in METHODS], files, steps)
     trained = [Trained(name, config, written if name == config.signal.method else None) for name in own]
     summary = elect(
-        files, [*contenders, *trained], run_steps(files, grader, written), output=output, overwrite=overwrite,
+        files, [*contenders, *trained], steps(), output=output, overwrite=overwrite,
         keep_disagreements=keep_disagreements, progress=progress, run=str(run),
     )  # fmt: skip
     summary.notes = notes

@@ -18,9 +18,9 @@ from dttrl.data.questions import Question
 from dttrl.data.rollouts import Rollout, rollouts_to_table
 from dttrl.data.schemas import HISTORY, LABELS, ROLLOUTS
 from dttrl.data.tables import table_from_columns
-from dttrl.method.history import History
 from dttrl.method.scored import Scored
 from dttrl.method.training_signal import TrainingSignal, training_signal
+from dttrl.method.voting.registry import Memory
 from dttrl.scoring.score import score_rollouts
 from dttrl.scoring.vote import vote_columns
 from dttrl.settings.commands import TrainConfig
@@ -69,11 +69,11 @@ class Clock:
 def label_step(
     questions: Sequence[Question],
     rollouts: Sequence[Sequence[Rollout]],
-    history: History,
+    history: Memory,
     config: TrainConfig,
     grader: Grader,
     clock: Clock,
-) -> tuple[LabelledStep, History]:
+) -> tuple[LabelledStep, Memory]:
     """Score the rollouts of a step and make its training signal; returns the next history with it."""
     before = grader.counters["unknown"]
     scored = score_questions(questions, rollouts, config.scoring, grader)
@@ -101,7 +101,7 @@ def record_step(folder: RunFolder, config: TrainConfig, step: LabelledStep) -> N
         assert step.scored.step is not None
         folder.write_rollouts(step.scored.step, rollout_table(step, keep_tokens=config.keeping.keep_tokens))
     folder.add_table("labels", label_table(step.scored, step.signal))
-    if config.signal.row.history and step.signal.entered_BG is not None:
+    if config.signal.row.history and step.signal.progressive is not None:
         folder.add_table("history", history_table(step.scored, step.signal))
     folder.flush("labels")
 
@@ -145,7 +145,7 @@ def label_table(scored: Scored, signal: TrainingSignal) -> pa.Table:
     if signal.by_gold:
         # The gold answer cannot be a wrong label: where no rollout gave it there is just no label.
         correct = [right or None for right in correct]
-    columns = vote_columns(scored, signal.vote, signal.distrivote) | {
+    columns = vote_columns(scored, signal.vote, signal.distrivote, signal.probability_B) | {
         "label": _labels(scored, signal),
         "label_class": signal.label_B,
         "label_correct": correct,

@@ -153,7 +153,9 @@ def test_vote_without_confidence_says_what_remains(capsys: pytest.CaptureFixture
     assert (
         "read as verl; no confidence: majority vote (sc); best-of-n and MoB on a stored score need" in notes
     )
-    assert "only sc is possible" in error(capsys, "vote", "-q", DATA / "verl_40.jsonl", "-m", "wsc")
+    assert "possible without them: sc, latent" in error(
+        capsys, "vote", "-q", DATA / "verl_40.jsonl", "-m", "wsc"
+    )
 
 
 def test_score_takes_them_and_folders_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

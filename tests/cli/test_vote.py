@@ -88,7 +88,7 @@ def test_a_column_of_nulls_is_no_confidence(tmp_path: Path, capsys: pytest.Captu
     _, error = output(capsys, str(path))
     assert "only methods without weights are possible" in error
     assert main(["vote", str(path), "-m", "wsc"]) == 2
-    assert "without them only sc is possible" in capsys.readouterr().err
+    assert "possible without them: sc, latent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dttrl.method.history import History
 from dttrl.method.training_signal import training_signal
 from dttrl.training.openrlhf.controller import Controller
 from dttrl.training.step import score_questions
@@ -56,7 +55,7 @@ def test_signal_is_the_local_engines_in_any_split(controller: Controller, dynami
     step = controller._step
     assert step is not None
     again = score_questions(step.questions, step.rollouts, config.scoring, controller._grader)
-    expected, _ = training_signal(again, History(), config.signal)
+    expected, _ = training_signal(again, None, config.signal)
     assert np.abs(expected.advantage_BM).max() > 0
     wanted = {}
     for b, question in enumerate(step.questions):

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dttrl.answers.grading import Grader
-from dttrl.method.voting.election import class_sums
+from dttrl.method.ballots import class_sums
 from dttrl.method.voting.registry import parse_method
 from dttrl.method.voting.weighted import weighted
 from dttrl.scoring.vote import vote_files

@@ -123,7 +123,7 @@ def test_without_shift_correction_past_steps_are_pooled_as_they_are() -> None:
     history = History(shift_correction=False)
     for k, (_, confidence) in enumerate(run):
         progressive, history = history.advance(k, confidence)
-        kept = History.from_arrays(history.to_arrays(), shift_correction=False)
+        kept = History(shift_correction=False).restored(history.to_arrays())
         assert np.array_equal(kept.pool, history.pool)
         history = kept
         expected = fit_mixture(np.concatenate([c.ravel() for _, c in run[: k + 1]]))

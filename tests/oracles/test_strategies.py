@@ -156,7 +156,7 @@ def plain_deepconf(classes: list[int], confidence: list[float], top: float, head
 )
 def test_strategies(name: str, plain: Callable[[list[int], list[float]], tuple[int, bool]], n: int) -> None:
     method = parse_method(name)
-    classes, confidence = elections(n, seed=n, negative=method.info.by_rank)
+    classes, confidence = elections(n, seed=n, negative=method.info.any_sign)
     vote = method.vote(classes, confidence).vote
     ties = 0
     for r, (row, values) in enumerate(zip(classes.tolist(), confidence.tolist(), strict=True)):

@@ -64,7 +64,7 @@ def signal_of(
 ) -> tuple[TrainingSignal, History]:
     batch = with_gold(Scored(classes, confidence, 1), [0] * len(classes))
     n_train = choices.pop("train_samples", max(1, classes.shape[1] // 2))
-    return training_signal(batch, history or History(), choices_of(name, train_samples=n_train, **choices))
+    return training_signal(batch, history, choices_of(name, train_samples=n_train, **choices))
 
 
 # Votes
@@ -220,7 +220,7 @@ def test_a_unanimous_question_keeps_its_answer_in_training(
     classes, confidence = batch
     classes = classes.copy()
     classes[0] = answer
-    history = History()
+    history = None
     for step in (1, 2):
         scored = Scored(classes, confidence + step, step)
         choices = choices_of(name, train_samples=1, f_vote=f_vote, reject=reject, monotone=monotone)
@@ -317,7 +317,7 @@ def test_questions_of_a_batch_can_be_permuted(batch: tuple[Ints, Floats], name: 
 def test_weighting_by_a_negative_measure_is_refused(measure: Any, name: str, f_vote: Any) -> None:
     batch = Scored(np.array([[0, 1, 0]], np.int32), np.array([[-1.0, -0.2, np.nan]]), 1, measure)
     with pytest.raises(InputError, match=f"must not be negative.*{measure}.*-1"):
-        training_signal(batch, History(), choices_of(name, train_samples=1, f_vote=f_vote))
+        training_signal(batch, None, choices_of(name, train_samples=1, f_vote=f_vote))
 
 
 @pytest.mark.parametrize("measure", ["logprob", "entropy"])
@@ -326,7 +326,7 @@ def test_log_scale_measures_vote_with_probabilities(measure: Any) -> None:
     classes = np.array([[0, 1, 1, 2, 2, 2]], np.int32)
     confidence = np.array([[-4.0, -0.1, -0.1, -3.0, -3.0, -3.0]])
     batch = Scored(classes, confidence, 1, measure)
-    signal, _ = training_signal(batch, History(), choices_of("ttrl-wsc", train_samples=1))
+    signal, _ = training_signal(batch, None, choices_of("ttrl-wsc", train_samples=1))
     assert signal.label_B.tolist() == [1]
     np.testing.assert_allclose(positive_weights(confidence, measure), np.exp(confidence))
 
@@ -339,7 +339,7 @@ def test_a_negative_weight_is_refused_by_the_vote_itself() -> None:
 def test_a_majority_takes_negative_confidences() -> None:
     batch = Scored(np.array([[0, 1, 1]], np.int32), np.array([[-1.0, -2.0, -3.0]]), 1, "logprob")
     for name in ("ttrl", "distri-gmm"):
-        signal, _ = training_signal(batch, History(), choices_of(name, train_samples=1))
+        signal, _ = training_signal(batch, None, choices_of(name, train_samples=1))
         assert signal.label_B.tolist() == [1]
 
 
@@ -352,15 +352,15 @@ def test_gold_classes_are_read_by_the_ground_truth_method_alone() -> None:
         if name == "ttrl-gt":
             continue
         labels = {
-            int(training_signal(b, History(), choices_of(name, train_samples=3))[0].label_B[0])
+            int(training_signal(b, None, choices_of(name, train_samples=3))[0].label_B[0])
             for b in (gold, nobody, without)
         }
         assert len(labels) == 1
     choices = choices_of("ttrl-gt", train_samples=3)
-    assert training_signal(gold, History(), choices)[0].reward_BG.tolist() == [[0.0, 0.0, 1.0]]
-    assert training_signal(nobody, History(), choices)[0].reward_BG.tolist() == [[0.0, 0.0, 0.0]]
+    assert training_signal(gold, None, choices)[0].reward_BG.tolist() == [[0.0, 0.0, 1.0]]
+    assert training_signal(nobody, None, choices)[0].reward_BG.tolist() == [[0.0, 0.0, 0.0]]
     with pytest.raises(InputError, match="gold"):
-        training_signal(without, History(), choices)
+        training_signal(without, None, choices)
 
 
 def test_more_trained_than_voted_is_refused() -> None:
@@ -537,7 +537,7 @@ def test_history_round_trips_bit_for_bit(run: list[tuple[Ints, Floats]], window:
         _, history = history.advance(step, confidence)
     arrays = history.to_arrays()
     assert all(array.dtype == np.float64 for array in arrays.values())
-    again = History.from_arrays({name: array.copy() for name, array in arrays.items()}, window=window)
+    again = History(window=window).restored({name: array.copy() for name, array in arrays.items()})
     assert_same(again.steps, history.steps)
     assert again.window == history.window
     assert_same(again.to_arrays(), arrays)
@@ -594,7 +594,7 @@ def test_every_strategy_labels_as_it_votes(batch: tuple[Ints, Floats], name: str
     classes, values = batch
     values = np.abs(values)  # weights
     settings = Signal(method="ttrl", label=name, train_samples=1)
-    signal, history = training_signal(Scored(classes, values, 1), History(), settings)
+    signal, history = training_signal(Scored(classes, values, 1), None, settings)
     expected = parse_method(name).vote(classes, values)
     assert np.array_equal(signal.label_B, expected.vote.winner_R)
     assert np.array_equal(signal.vote.tie_R, expected.vote.tie_R)

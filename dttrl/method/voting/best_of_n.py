@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dttrl.method.voting.election import FloatArray, IntArray, Tally, Vote, sighted, summarize, tally
+from dttrl.method.ballots import FloatArray, IntArray
+from dttrl.method.voting.election import Tally, Vote, sighted, summarize, tally
 
 
 def best_of_n(class_RN: IntArray, confidence_RN: FloatArray) -> Vote:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dttrl.method.voting.election import FloatArray, IntArray, Vote, sighted, summarize, tally
+from dttrl.method.ballots import FloatArray, IntArray
+from dttrl.method.voting.election import Vote, sighted, summarize, tally
 from dttrl.method.voting.ranks import by_sample, rank, share_by_table
 
 POWER = 0.5

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dttrl.method.ballots import BoolArray, FloatArray, IntArray
 from dttrl.method.voting import weighted
-from dttrl.method.voting.election import BoolArray, FloatArray, IntArray, Vote, sighted, summarize, tally
+from dttrl.method.voting.election import Vote, sighted, summarize, tally
 
 TOP = 0.1
 """Share that votes in the released offline code."""

@@ -15,10 +15,11 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from dttrl.method.ballots import BoolArray, FloatArray, IntArray
 from dttrl.method.mixture import Mixture, Mixtures, fit_mixtures
 from dttrl.method.partition import assign_positive
 from dttrl.method.voting import hierarchical, weighted
-from dttrl.method.voting.election import BoolArray, FloatArray, IntArray, Tally, Vote, summarize, tally
+from dttrl.method.voting.election import Tally, Vote, summarize, tally
 
 VoteFunction = Literal["majority", "weighted", "hierarchical"]
 Reject = Literal["guarded", "always", "off"]

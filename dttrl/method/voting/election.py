@@ -1,7 +1,6 @@
 """The count that every voting strategy ends in: weights are summed by answer class and the largest sum wins.
 
-Arrays are ``(R, N)``: R independent elections (questions of a step, or repeats of a budget), N rollouts in
-sample order. ``class_RN`` int32 holds the answer class of a rollout within its election, -1 for none.
+Votes are filed by :mod:`dttrl.method.ballots`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
+from dttrl.method.ballots import Ballots, BoolArray, FloatArray, IntArray, filed
 
 TIE_TOLERANCE = 1e-12
 """Sums of the same weights in another order differ by rounding; within this share of each other they tie."""
@@ -48,12 +45,6 @@ class Tally(NamedTuple):
     margin_R: FloatArray
 
 
-def class_sums(class_RN: IntArray, value_RN: NDArray[np.generic], voter_RN: BoolArray) -> FloatArray:
-    """Sum ``value_RN`` by class over the voters; returns float64 (R, C) with C the largest class + 1."""
-    ballots = _file(class_RN, voter_RN)
-    return ballots.sums(np.where(voter_RN, np.asarray(value_RN, dtype=np.float64), 0.0))
-
-
 def tally(
     class_RN: IntArray, weight_RN: FloatArray | None, confidence_RN: FloatArray, voter_RN: BoolArray
 ) -> Tally:
@@ -77,7 +68,7 @@ def tally_within(
     voter_RN = voter_RN & (class_RN >= 0)
     if weight_RN is not None:
         voter_RN &= np.isfinite(weight_RN)
-    ballots = _file(class_RN, voter_RN, election_RN, n_elections)
+    ballots = filed(class_RN, voter_RN, election_RN, n_elections)
     if ballots.n_classes == 0:
         none = np.full(n_elections, -1, dtype=np.int32)
         return Tally(none, np.zeros(n_elections, dtype=bool), np.zeros(n_elections))
@@ -139,38 +130,8 @@ def summarize(
     )
 
 
-class _Ballots(NamedTuple):
-    """Votes filed under election and class; those of no voter lie in one more class at the end."""
-
-    cell_RN: NDArray[np.int64]
-    n_elections: int
-    n_classes: int
-    by_row: bool
-    """Whether each row is an election."""
-
-    def sums(self, value_RN: FloatArray | None) -> FloatArray:
-        """Sum by election and class, (elections, C); None counts."""
-        width = self.n_classes + 1
-        weights = None if value_RN is None else value_RN.ravel()
-        sums = np.bincount(self.cell_RN.ravel(), weights=weights, minlength=self.n_elections * width)
-        return sums.astype(np.float64).reshape(self.n_elections, width)[:, : self.n_classes]
-
-
-def _file(
-    class_RN: IntArray,
-    voter_RN: BoolArray,
-    election_RN: NDArray[np.int64] | None = None,
-    n_elections: int | None = None,
-) -> _Ballots:
-    n_classes = int(class_RN.max(initial=-1)) + 1
-    rows = np.arange(len(class_RN))[:, None] if election_RN is None else election_RN
-    cell_RN = rows * (n_classes + 1) + np.where(voter_RN, class_RN, n_classes)
-    size = len(class_RN) if n_elections is None else n_elections
-    return _Ballots(cell_RN, size, n_classes, by_row=election_RN is None)
-
-
 def _break_ties(
-    ballots: _Ballots, confidence_RN: FloatArray, tied_TC: BoolArray, elections_T: NDArray[np.intp]
+    ballots: Ballots, confidence_RN: FloatArray, tied_TC: BoolArray, elections_T: NDArray[np.intp]
 ) -> NDArray[np.intp]:
     """Winners of the elections ``elections_T``: largest summed confidence, then lowest first position."""
     width = ballots.n_classes + 1

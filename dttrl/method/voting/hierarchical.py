@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dttrl.method.ballots import BoolArray, FloatArray, IntArray
 from dttrl.method.voting import weighted
-from dttrl.method.voting.election import BoolArray, FloatArray, IntArray, Tally, tally_within
+from dttrl.method.voting.election import Tally, tally_within
 
 N_INTERVALS = 10
 """N_C of the paper."""

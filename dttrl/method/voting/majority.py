@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dttrl.method.voting.election import FloatArray, IntArray, Vote, summarize, tally
+from dttrl.method.ballots import FloatArray, IntArray
+from dttrl.method.voting.election import Vote, summarize, tally
 
 
 def majority(class_RN: IntArray, confidence_RN: FloatArray) -> Vote:

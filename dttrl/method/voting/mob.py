@@ -16,7 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.method.voting.election import FloatArray, IntArray, Vote, class_sums, sighted, summarize, tally
+from dttrl.method.ballots import FloatArray, IntArray, class_sums
+from dttrl.method.voting.election import Vote, sighted, summarize, tally
 from dttrl.method.voting.ranks import Ranks, by_sample, rank, share_by_table
 
 RATIO = 0.75

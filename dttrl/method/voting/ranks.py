@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.method.voting.election import BoolArray, FloatArray
+from dttrl.method.ballots import BoolArray, FloatArray
 
 Positions = NDArray[np.int64]
 

@@ -13,16 +13,24 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dttrl.errors import InputError
+from dttrl.method.ballots import FloatArray, IntArray
+from dttrl.method.history import History
+from dttrl.method.latent import Latent, fit_latent, summed
 from dttrl.method.mixture import Mixture, Mixtures, fit_mixture, fit_mixtures
+from dttrl.method.past_sums import PastSums
 from dttrl.method.voting.best_of_n import best_of_n
 from dttrl.method.voting.borda import POWER, borda
 from dttrl.method.voting.deepconf import TOP, deepconf
 from dttrl.method.voting.distrivoting import REJECTS, VOTE_FUNCTIONS, DistriVote, distrivoting
-from dttrl.method.voting.election import FloatArray, IntArray, Vote
+from dttrl.method.voting.election import Vote
+from dttrl.method.voting.latent_vote import latent_vote
 from dttrl.method.voting.majority import majority
 from dttrl.method.voting.mob import RATIO, mob
 from dttrl.method.voting.parameters import Parameter, Value, parse_parameters, words
 from dttrl.method.voting.weighted import weighted
+
+Pool = Mixture | Mixtures | Latent
+"""What a pooled method votes under."""
 
 
 class VoteOutcome(NamedTuple):
@@ -31,21 +39,23 @@ class VoteOutcome(NamedTuple):
     vote: Vote
     distrivote: DistriVote | None = None
     mixtures: Mixtures | Mixture | None = None
+    probability_R: FloatArray | None = None
+    """Probability that each winner is right, NaN without one; of methods that say."""
 
 
 class VoteMethod(Protocol):
     """How a method is called.
 
     ``weight_RN`` are the confidences as weights: what is summed, ranked and breaks ties. For methods that
-    vote under the mixture of more than a question, ``pool`` is that mixture and ``confidence_RN`` (default:
-    the weights) what it splits.
+    vote under what was fitted to more than these questions, ``pool`` is that fit and ``confidence_RN``
+    (default: the weights) what it is applied to.
     """
 
     def __call__(
         self,
         class_RN: IntArray,
         weight_RN: FloatArray,
-        pool: Mixture | Mixtures | None = None,
+        pool: Pool | None = None,
         confidence_RN: FloatArray | None = None,
         /,
     ) -> VoteOutcome:
@@ -53,6 +63,8 @@ class VoteMethod(Protocol):
 
 
 Parameters = Mapping[str, Any]
+Memory = History | PastSums
+"""What a pooled method keeps of the steps before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +75,17 @@ class MethodInfo:
     summary: str
     build: Callable[[Parameters], VoteMethod]
     needs_confidence: bool = True
-    by_rank: bool = False
-    """Only the order of the confidences counts, so that they may be negative."""
-    pooled: bool = False
-    """Votes under a mixture of all questions of a step, with the history of the steps before."""
+    any_sign: bool = False
+    """Confidences may be negative: only their order or their differences count."""
+    memory: Callable[[Parameters], Memory] | None = None
+    """Makes the empty history of a pooled method, one that votes under a fit to all questions of a step and
+    of the steps before."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether it votes on all questions of a step together."""
+        return self.memory is not None
 
 
 class ParsedMethod(NamedTuple):
@@ -81,7 +99,11 @@ class ParsedMethod(NamedTuple):
     def needs_weights(self) -> bool:
         """Whether confidences are summed as vote weights and so must not be negative."""
         heads = self.parameters.get("f") == "majority"
-        return self.info.needs_confidence and not self.info.by_rank and not heads
+        return self.info.needs_confidence and not self.info.any_sign and not heads
+
+    def memory(self) -> Memory | None:
+        """Return the empty history of a pooled method, None for others."""
+        return None if self.info.memory is None else self.info.memory(self.parameters)
 
 
 def _simple(vote: Callable[..., Vote], **names: str) -> Callable[[Parameters], VoteMethod]:
@@ -132,10 +154,11 @@ def _progressive(parameters: Parameters) -> VoteMethod:
     def vote(
         class_RN: IntArray,
         weight_RN: FloatArray,
-        pool: Mixture | Mixtures | None = None,
+        pool: Pool | None = None,
         confidence_RN: FloatArray | None = None,
         /,
     ) -> VoteOutcome:
+        assert not isinstance(pool, Latent)
         split_RN = weight_RN if confidence_RN is None else confidence_RN
         if pool is None:
             pool = fit_mixture(split_RN[np.isfinite(split_RN)])
@@ -145,10 +168,44 @@ def _progressive(parameters: Parameters) -> VoteMethod:
     return vote
 
 
+def _latent(parameters: Parameters) -> VoteMethod:
+    """Build the latent-answer vote: the questions are voted on under one fit to all of them, or to a pool."""
+
+    def vote(
+        class_RN: IntArray,
+        weight_RN: FloatArray,
+        pool: Pool | None = None,
+        confidence_RN: FloatArray | None = None,
+        /,
+    ) -> VoteOutcome:
+        contrasted_RN = weight_RN if confidence_RN is None else confidence_RN
+        if pool is None:
+            pool = fit_latent(summed(class_RN, contrasted_RN), **_priors(parameters))
+        assert isinstance(pool, Latent)
+        result, probability_R = latent_vote(class_RN, contrasted_RN, pool)
+        return VoteOutcome(result, probability_R=probability_R)
+
+    return vote
+
+
+def _priors(parameters: Parameters) -> dict[str, Any]:
+    """Return what the options of the latent-answer vote fix; None: estimated."""
+    return {name: _number(parameters[key]) for name, key in (("power", "lambda"), ("none", "none"))}
+
+
+def _number(value: Value) -> Any:
+    return None if isinstance(value, str) else value
+
+
 _F = "vote among those that are left"
 _REJECT = words(*REJECTS, meaning="drop the positives that answer as the negatives elect")
 _MONOTONE = words("no", "yes", meaning="surer than the positive mean is always positive")
 _MIN = Parameter(1, "fewest positives that may decide; with fewer: majority", number="int", least=1)
+
+
+def _window(default: Value) -> Parameter:
+    return Parameter(default, "past steps in the pool", words=("all",), number="int", above=-1)
+
 
 METHODS: dict[str, MethodInfo] = {
     info.name: info
@@ -160,12 +217,12 @@ METHODS: dict[str, MethodInfo] = {
             needs_confidence=False,
         ),
         MethodInfo("wsc", "confidence-weighted vote (arXiv:2206.02336)", _simple(weighted)),
-        MethodInfo("bon", "answer of the surest rollout (best of N)", _simple(best_of_n), by_rank=True),
+        MethodInfo("bon", "answer of the surest rollout (best of N)", _simple(best_of_n), any_sign=True),
         MethodInfo(
             "mob",
             "mode of best-of-m over bootstraps, in closed form (arXiv:2511.18630)",
             _simple(mob, m="m", ratio="q"),
-            by_rank=True,
+            any_sign=True,
             parameters={
                 "m": Parameter(
                     "adaptive", "bootstrap size", words=("adaptive", "sqrt"), number="int", above=0
@@ -188,7 +245,7 @@ METHODS: dict[str, MethodInfo] = {
             "borda",
             "Borda vote by rank of confidence (self-certainty, arXiv:2502.18581)",
             _simple(borda, p="p"),
-            by_rank=True,
+            any_sign=True,
             parameters={
                 "p": Parameter(POWER, "power of the rank; 0: majority", number="float", least=0, most=100)
             },
@@ -209,13 +266,40 @@ METHODS: dict[str, MethodInfo] = {
             "progressive",
             "vote of training: mixture of the step and its shifted past (alg:pseudo_label)",
             _progressive,
-            pooled=True,
+            memory=lambda parameters: History(window=_number(parameters["window"])),
             parameters={
                 "f": words(*VOTE_FUNCTIONS, meaning=_F),
                 "reject": _REJECT,
                 "monotone": _MONOTONE,
                 "min": _MIN,
-                "window": Parameter("all", "past steps in the pool", words=("all",), number="int", above=-1),
+                "window": _window("all"),
+            },
+        ),
+        MethodInfo(
+            "latent",
+            "the most probable answer when rollouts of one answer are right together",
+            _latent,
+            needs_confidence=False,
+            any_sign=True,
+            memory=lambda parameters: PastSums(window=_number(parameters["window"]), **_priors(parameters)),
+            parameters={
+                "lambda": Parameter(
+                    "auto",
+                    "prior proportional to votes^lambda; auto: estimated from how votes split",
+                    words=("auto",),
+                    number="float",
+                    above=0,
+                    most=100,
+                ),
+                "none": Parameter(
+                    "auto",
+                    "prior probability that no answer is right; auto: estimated",
+                    words=("auto",),
+                    number="float",
+                    above=0,
+                    most=0.99,
+                ),
+                "window": _window(100),
             },
         ),
     )

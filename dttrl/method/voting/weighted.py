@@ -5,16 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dttrl.errors import InputError
-from dttrl.method.voting.election import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Tally,
-    Vote,
-    sighted,
-    summarize,
-    tally,
-)
+from dttrl.method.ballots import BoolArray, FloatArray, IntArray
+from dttrl.method.voting.election import Tally, Vote, sighted, summarize, tally
 
 
 def elect(class_RN: IntArray, weight_RN: FloatArray, voter_RN: BoolArray) -> Tally:

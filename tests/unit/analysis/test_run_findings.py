@@ -25,7 +25,6 @@ from dttrl.analysis import (
 from dttrl.data.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
 from dttrl.data.tables import write_table
 from dttrl.errors import InputError
-from dttrl.method.history import History
 from dttrl.method.methods import Signal
 from dttrl.method.mixture import Mixture
 from dttrl.method.scored import Scored
@@ -303,7 +302,7 @@ def test_labels_are_judged_by_the_very_confidences_that_met_the_mixture(tmp_path
     class_BG = rng.integers(0, 2, (4, 19)).astype(np.int32)
     label = "progressive:monotone=yes"
     settings = Signal(votes=19, train_samples=4, centre="question", label=label)
-    signal, _ = training_signal(Scored(class_BG, value_BG, 1), History(), settings)
+    signal, _ = training_signal(Scored(class_BG, value_BG, 1), None, settings)
     assert signal.progressive is not None
     assert signal.distrivote is not None
     assert signal.entered_BG is not None

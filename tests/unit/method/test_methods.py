@@ -28,7 +28,15 @@ def test_the_rows_of_the_papers_table(name: str, vote: str, history: bool, diver
 
 
 def test_these_are_all() -> None:
-    assert list(METHODS) == ["ttrl", "ttrl-gt", "ttrl-wsc", "distri-wsc", "distri-gmm"]
+    assert list(METHODS) == [
+        "ttrl",
+        "ttrl-gt",
+        "ttrl-wsc",
+        "distri-wsc",
+        "distri-gmm",
+        "ttrl-latent",
+        "distri-latent",
+    ]
     assert all(name == method.name for name, method in METHODS.items())
 
 

@@ -188,7 +188,7 @@ def test_files_that_were_never_scored_and_unknown_methods_are_refused(tmp_path: 
     with pytest.raises(InputError, match="dttrl score"):
         vote_files([path], ["sc"], grader=grader)
     with pytest.raises(InputError, match="'nonsense' is not one of"):
-        strategies(["nonsense"], RolloutFiles([path]))
+        strategies(["nonsense"], RolloutFiles([path]), list)
 
 
 def test_steps_are_kept_apart(tmp_path: Path, grader: Grader) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dttrl.errors import InputError
-from dttrl.method.history import History
 from dttrl.method.methods import Signal
 from dttrl.method.scored import Scored
 from dttrl.method.training_signal import training_signal
@@ -27,7 +26,7 @@ def batch(gold: list[int] | None) -> Scored:
 def test_votes_against_gold() -> None:
     # Labels are 0 and 1; gold is 0 and 0: the second label is wrong.
     scored = batch([0, 0])
-    signal, _ = training_signal(scored, History(), Signal(method="ttrl", train_samples=2))
+    signal, _ = training_signal(scored, None, Signal(method="ttrl", train_samples=2))
     metrics = step_metrics(scored, signal)
     assert metrics["majority_ratio"] == pytest.approx((2 / 4 + 3 / 4) / 2)
     assert metrics["label_accuracy"] == 0.5
@@ -49,7 +48,7 @@ def test_votes_against_gold() -> None:
 
 
 def test_without_gold_nothing_is_said_about_truth() -> None:
-    signal, _ = training_signal(batch(None), History(), Signal(method="ttrl", train_samples=2))
+    signal, _ = training_signal(batch(None), None, Signal(method="ttrl", train_samples=2))
     metrics = step_metrics(batch(None), signal)
     assert "label_accuracy" not in metrics
     assert "auroc" not in metrics
@@ -57,14 +56,14 @@ def test_without_gold_nothing_is_said_about_truth() -> None:
 
 def test_gold_that_no_rollout_gave_is_wrong_everywhere() -> None:
     scored = batch([-1, -1])
-    signal, _ = training_signal(scored, History(), Signal(method="ttrl", train_samples=2))
+    signal, _ = training_signal(scored, None, Signal(method="ttrl", train_samples=2))
     metrics = step_metrics(scored, signal)
     assert metrics["label_accuracy"] == metrics["ground_truth_ratio"] == metrics["pass@4"] == 0.0
     assert math.isnan(float(metrics["auroc"] or 0.0))
 
 
 def test_mixture_metrics_belong_to_the_filter() -> None:
-    signal, _ = training_signal(batch([0, 0]), History(), Signal(method="distri-gmm", train_samples=2))
+    signal, _ = training_signal(batch([0, 0]), None, Signal(method="distri-gmm", train_samples=2))
     metrics = step_metrics(batch([0, 0]), signal)
     assert metrics["pool_size"] == 8.0
     assert float(metrics["mixture_mean_pos"] or 0) >= float(metrics["mixture_mean_neg"] or 0)
@@ -73,8 +72,8 @@ def test_mixture_metrics_belong_to_the_filter() -> None:
 
 def test_questions_without_gold_are_left_out() -> None:
     whole, part = batch([0, 0]), batch([0, NO_GOLD])
-    first, _ = training_signal(whole, History(), Signal(method="ttrl", train_samples=2))
-    second, _ = training_signal(part, History(), Signal(method="ttrl", train_samples=2))
+    first, _ = training_signal(whole, None, Signal(method="ttrl", train_samples=2))
+    second, _ = training_signal(part, None, Signal(method="ttrl", train_samples=2))
     metrics = step_metrics(part, second)
     assert metrics["label_accuracy"] == 1.0
     assert metrics["ground_truth_ratio"] == pytest.approx(2 / 4)
@@ -83,7 +82,7 @@ def test_questions_without_gold_are_left_out() -> None:
 
 def test_the_gold_answer_is_no_wrong_label() -> None:
     scored = batch([-1, 0])
-    signal, _ = training_signal(scored, History(), Signal(method="ttrl-gt", train_samples=2))
+    signal, _ = training_signal(scored, None, Signal(method="ttrl-gt", train_samples=2))
     metrics = step_metrics(scored, signal)
     assert metrics["label_accuracy"] == 1.0
     assert metrics["no_label"] == 0.5
@@ -91,4 +90,4 @@ def test_the_gold_answer_is_no_wrong_label() -> None:
 
 def test_ground_truth_cannot_label_without_gold() -> None:
     with pytest.raises(InputError, match="some questions have none"):
-        training_signal(batch([0, NO_GOLD]), History(), Signal(method="ttrl-gt", train_samples=2))
+        training_signal(batch([0, NO_GOLD]), None, Signal(method="ttrl-gt", train_samples=2))
