@@ -30,7 +30,8 @@ from dttrl.data.tables import read_metadata, read_table, write_table
 METRICS = (
     "step", "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "ground_truth_ratio",
     "diversity", "diversity_weight", "auroc", "auroc_within", "positive_rate", "fallbacks", "shift",
-    "confidence_mean", "learning_rate", "expected_accuracy", "latent_separation", "latent_gain", "latent_none",
+    "confidence_mean", "learning_rate", "expected_accuracy", "latent_separation", "latent_gain",
+    "latent_none",
 )  # fmt: skip
 
 
