@@ -28,6 +28,7 @@ from pydantic import Field, field_validator, model_validator
 from dttrl.errors import InputError
 from dttrl.method.ballots import FloatArray
 from dttrl.method.history import History
+from dttrl.method.measure_choice import MeasuredPast, Past
 from dttrl.method.partition import Centre
 from dttrl.method.past_sums import PastSums
 from dttrl.method.selection import Select
@@ -173,12 +174,19 @@ class Signal(Section):
         """The strategy that elects the labels; None where they are the gold answers."""
         return None if self.row.vote == GOLD else parse_method(self.label or self.row.vote)
 
-    def history(self, arrays: Mapping[str, FloatArray] | None = None) -> Memory:
-        """Return the history that a run begins with, or the one that ``arrays`` hold."""
+    def empty_memory(self) -> Memory:
+        """Return what the vote remembers before the first step."""
         memory = (self.vote.memory() if self.vote is not None else None) or History()
         if isinstance(memory, History):
             memory = replace(memory, shift_correction=self.shift_correction)
-        return memory if arrays is None else memory.restored(arrays)
+        return memory
+
+    def history(self, arrays: Mapping[str, FloatArray] | None = None) -> Past:
+        """Return the history that a run begins with, or the one that ``arrays`` hold."""
+        memory = self.empty_memory()
+        if arrays is None:
+            return memory
+        return (MeasuredPast(memory) if MeasuredPast.is_in(arrays) else memory).restored(arrays)
 
     def unread(self) -> Mapping[str, Collection[str]]:
         """Return what neither the vote nor the penalty of this method reads."""

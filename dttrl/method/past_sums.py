@@ -38,13 +38,21 @@ class PastSums:
 
         Raises :class:`InputError` when ``step`` does not come after the last stored one.
         """
+        following = self.remembering(step, summed(class_BG, confidence_BG))
+        latent = fit_latent(following.pool, power=self.power, none=self.none, start=self.last)
+        return latent, replace(following, last=latent)
+
+    def remembering(self, step: int, sums: Sums) -> PastSums:
+        """Return this memory with a step more, which is not fitted yet; raises as :meth:`pooled`."""
         if self.steps and step <= self.steps[-1][0]:
             raise InputError(f"history holds step {self.steps[-1][0]}; cannot add step {step} after it")
         kept = self.steps if self.window is None else self.steps[max(len(self.steps) - self.window, 0) :]
-        steps = (*kept, (step, summed(class_BG, confidence_BG)))
-        pool = Sums.joined([sums for _, sums in steps])
-        latent = fit_latent(pool, power=self.power, none=self.none, start=self.last)
-        return latent, replace(self, steps=steps, last=latent)
+        return replace(self, steps=(*kept, (step, sums)))
+
+    @property
+    def pool(self) -> Sums:
+        """All questions that are remembered, oldest step first."""
+        return Sums.joined([sums for _, sums in self.steps])
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """Return the state as plain float64 arrays, exact, for a checkpoint."""

@@ -5,7 +5,7 @@ Axis letters: R questions (B of a training step), N rollouts of each (G), C answ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,6 +43,8 @@ class Scored:
     word_RC: IntArray = field(default_factory=lambda: np.empty((0, 0), dtype=np.int32))
     """Index into ``words`` of the spelling of each class, -1 past a question's classes."""
     words: Sequence[str] = ()
+    candidates: Mapping[str, FloatArray] = field(default_factory=dict)
+    """Confidences (R, N) among which the one is yet to be chosen (:mod:`dttrl.method.measure_choice`)."""
     rows: pa.Table = field(default_factory=lambda: NO_ROWS)
     """Its R·N rows of a rollout table, with the answers as they were found."""
 
@@ -105,5 +107,6 @@ class Scored:
         lists = ("query_id", "source", "gold")
         taken = {name: getattr(self, name)[index] for name in arrays if len(getattr(self, name))}
         taken |= {name: [getattr(self, name)[r] for r in questions] for name in lists if getattr(self, name)}
+        taken["candidates"] = {name: value[index] for name, value in self.candidates.items()}
         rows = self.rows.take(row_RN.ravel()) if self.rows.num_columns else NO_ROWS
         return replace(self, **taken, rows=rows)

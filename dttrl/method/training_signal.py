@@ -67,7 +67,7 @@ def training_signal(batch: Scored, history: Memory | None, settings: Signal) -> 
     method needs gold answers that the batch lacks, when a weighted vote would get negative weights, or when
     more rollouts are to be trained than voted.
     """
-    history = settings.history() if history is None else history
+    history = settings.empty_memory() if history is None else history
     fitted: Progressive | Latent | None = None
     entered_BG: FloatArray | None = None
     method = settings.vote

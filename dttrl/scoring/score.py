@@ -24,7 +24,11 @@ from dttrl.data.rollout_files import RolloutFiles
 from dttrl.data.rollouts import Rollout, table_to_rollouts
 from dttrl.data.schemas import ROLLOUTS
 from dttrl.data.tables import TableWriter
+from dttrl.errors import InputError
+from dttrl.method.ballots import FloatArray
 from dttrl.method.confidence import MEASURED_COLUMNS, Measure, Region, trajectory_confidence
+from dttrl.method.latent import LEAST_GAIN, Sums, summed
+from dttrl.method.measure_choice import CANDIDATE_MEASURES, Evidence, candidates, weigh
 from dttrl.method.scored import Scored
 from dttrl.scoring.scored_files import golds_of, sources_of
 from dttrl.settings.sections import Scoring
@@ -32,6 +36,8 @@ from dttrl.settings.sections import Scoring
 SCORE_COLUMNS = ("answer", "answer_source", "answer_class", "confidence")
 MAX_EXAMPLES = 5
 """How many classes of several spellings a summary shows."""
+CHOICE_QUESTIONS = 256
+"""From how many questions a measure is chosen."""
 NO_ANSWER = "none"
 """Name under which rollouts without an answer are counted among the answer sources."""
 
@@ -56,6 +62,8 @@ class ScoreSummary:
     notes: list[str] = field(default_factory=list)
     merged: int = 0
     examples: list[tuple[str, list[str]]] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    """Where the measure was chosen: what spoke for each candidate, the best first."""
 
     @property
     def accuracy(self) -> float:
@@ -105,24 +113,36 @@ def score_rollouts(
         class_RN.append(own.classes(answers))
         spellings.append(own.spelling(answers, class_RN[-1]))
         gold_class_R.append(own.match(gold, spellings[-1]) if gold is not None else -1)
-    region = Region.parse(scoring.region)
-    confidence_P = [
-        trajectory_confidence(rollout, region=region, measure=scoring.measure, answer_start=extraction.start)
-        for rollout, extraction in zip(chain.from_iterable(groups), found, strict=True)
-    ]
+
+    def measured(measure: Measure, region: Region) -> FloatArray:
+        values = [
+            trajectory_confidence(rollout, region=region, measure=measure, answer_start=extraction.start)
+            for rollout, extraction in zip(chain.from_iterable(groups), found, strict=True)
+        ]
+        return np.array(values, dtype=np.float64).reshape(len(groups), -1)
+
+    measure: Measure
+    open_choice: dict[str, FloatArray] = {}
+    if scoring.measure == "auto":
+        open_choice = {name: measured(*each) for name, each in candidates(scoring.region).items()}
+        measure, confidence_RN = CANDIDATE_MEASURES[0], next(iter(open_choice.values()))
+    else:
+        measure = scoring.measure
+        confidence_RN = measured(measure, Region.parse(scoring.region))
     first_R = np.cumsum([0, *map(len, spellings)], dtype=np.int32)
     number_C = np.arange(max(map(len, spellings)), dtype=np.int32)
     return Scored(
         np.stack(class_RN),
-        np.array(confidence_P, dtype=np.float64).reshape(len(groups), -1),
+        confidence_RN,
         groups[0][0].step,
-        scoring.measure,
+        measure,
         query_id,
         sources,
         golds,
         right_RC=number_C == np.array(gold_class_R)[:, None],
         word_RC=np.where(number_C < np.diff(first_R)[:, None], first_R[:-1, None] + number_C, -1),
         words=list(chain.from_iterable(spellings)),
+        candidates=open_choice,
         rows=pa.table(
             [[extraction.answer for extraction in found], [extraction.source for extraction in found]],
             schema=ROLLOUTS.select(("answer", "answer_source")),
@@ -162,6 +182,10 @@ def score_files(
     files.require("text")
     files.check_output(output, keeps_rows=True)
     summary = ScoreSummary()
+    if scoring.measure == "auto":
+        scoring, summary.evidence = chosen_scoring(files, scoring, grader)
+        summary.notes.append(choice_note(summary.evidence))
+    assert scoring.measure != "auto"
     keep_confidence = _confidence_source(files.column_names, scoring.measure, summary)
     kept = [column for column in files.schema if column.name not in SCORE_COLUMNS]
     schema = pa.schema([*kept, *ROLLOUTS.select(SCORE_COLUMNS)], metadata=ROLLOUTS.fields.metadata)
@@ -175,19 +199,15 @@ def score_files(
     if not keep_confidence:
         metadata["measure"] = scoring.measure
     with TableWriter(output, schema, metadata=metadata, overwrite=overwrite) as writer:
-        for block in files.blocks(files.column_names, rows=1):
-            sources, golds = sources_of(block), golds_of(block)
-            for q, (first, last) in enumerate(pairwise(block.start_Q.tolist())):
-                table = block.table.slice(first, last - first)
-                rollouts, gold, source = table_to_rollouts(table), golds[q : q + 1], sources[q : q + 1]
-                scored = score_rollouts([rollouts], scoring, grader, golds=gold, sources=source)
-                if keep_confidence and "confidence" in table.column_names:
-                    stored = table.column("confidence").cast(pa.float64()).to_numpy(zero_copy_only=False)
-                    scored = replace(scored, confidence_RN=stored[None, :])
-                writer.write(_with_scores(table, scored, schema))
-                summary.add(scored)
-                if progress is not None:
-                    progress(summary.rollouts)
+        for table, gold, source in _questions(files):
+            scored = score_rollouts([table_to_rollouts(table)], scoring, grader, golds=gold, sources=source)
+            if keep_confidence and "confidence" in table.column_names:
+                stored = table.column("confidence").cast(pa.float64()).to_numpy(zero_copy_only=False)
+                scored = replace(scored, confidence_RN=stored[None, :])
+            writer.write(_with_scores(table, scored, schema))
+            summary.add(scored)
+            if progress is not None:
+                progress(summary.rollouts)
     summary.grader = dict(grader.counters)
     if summary.rollouts == summary.sources[NO_ANSWER] and "answer" in files.column_names:
         summary.notes.append(
@@ -195,6 +215,46 @@ def score_files(
             "(dttrl vote reads the answers that a file has)"
         )
     return summary
+
+
+def _questions(files: RolloutFiles) -> Iterator[tuple[pa.Table, list[str | None], list[str | None]]]:
+    """Yield the rows of each question with its gold answer and its source, as lists of one."""
+    for block in files.blocks(files.column_names, rows=1):
+        sources, golds = sources_of(block), golds_of(block)
+        for q, (first, last) in enumerate(pairwise(block.start_Q.tolist())):
+            yield block.table.slice(first, last - first), golds[q : q + 1], sources[q : q + 1]
+
+
+def chosen_scoring(files: RolloutFiles, scoring: Scoring, grader: Grader) -> tuple[Scoring, list[Evidence]]:
+    """Return the scoring with a measure and a region chosen from the first questions, and the evidence.
+
+    Candidates that no rollout has token values for are left out. Raises :class:`InputError` where none is
+    left.
+    """
+    sums: dict[str, list[Sums]] = {}
+    known: set[str] = set()
+    for number, (table, gold, source) in enumerate(_questions(files)):
+        if number == CHOICE_QUESTIONS:
+            break
+        scored = score_rollouts([table_to_rollouts(table)], scoring, grader, golds=gold, sources=source)
+        for name, confidence_RN in scored.candidates.items():
+            sums.setdefault(name, []).append(summed(scored.class_RN, confidence_RN))
+            known |= {name} if np.isfinite(confidence_RN).any() else set()
+    evidence = weigh({name: Sums.joined(parts) for name, parts in sums.items() if name in known})
+    if not evidence:
+        raise InputError(
+            f"{files.paths[0]}: no token statistics, so there is no measure to choose; leave --measure out"
+        )
+    best = candidates(scoring.region)[evidence[0].name]
+    return scoring.model_copy(update={"measure": best.measure, "region": str(best.region)}), evidence
+
+
+def choice_note(evidence: Sequence[Evidence]) -> str:
+    """Say which candidate was chosen, and by which numbers."""
+    best, *others = evidence
+    rest = ", ".join(f"{each.name} {each.gain:+.1f}" for each in others)
+    text = f"measure {best.name} chosen: gain {best.gain:+.1f} nats (others: {rest})"
+    return text if best.gain >= LEAST_GAIN else f"{text}; none of them tells right from wrong"
 
 
 def stored_kind(metadata: Mapping[str, Any]) -> str:

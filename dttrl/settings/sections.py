@@ -125,10 +125,11 @@ class Scoring(Section):
         description="Tokens that a rollout's confidence averages: last-step (from the last blank line before "
         "the answer), all, tail:N (the last N), bottom:SHARE:WINDOW, lowest:WINDOW (least sure windows).",
     )
-    measure: Measure = Field(
+    measure: Measure | Literal["auto"] = Field(
         "topk",
         description="Token statistic that a rollout's confidence averages: topk (minus the mean of the k "
-        "largest log-probabilities), logprob or perplexity of the sampled tokens, entropy, self-certainty.",
+        "largest log-probabilities), logprob or perplexity of the sampled tokens, entropy, self-certainty; "
+        "auto chooses statistic and region without gold, by what they add to the likelihood of the answers.",
     )
 
     @field_validator("kind")

@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from dttrl.data.outputs import sync_folder
 from dttrl.data.validation import one_line
 from dttrl.errors import InputError, WorkError
+from dttrl.method.measure_choice import Past
 from dttrl.method.methods import Signal
-from dttrl.method.voting.registry import Memory
 
 SaveModel = Callable[[Path], None]
 
@@ -57,7 +57,7 @@ def save_checkpoint(
     *,
     save_model: SaveModel,
     optimizer: torch.optim.Optimizer,
-    history: Memory,
+    history: Past,
 ) -> Path:
     """Write a checkpoint; replaces one of the same step; returns its folder.
 
@@ -85,7 +85,7 @@ def save_checkpoint(
     return target
 
 
-def load_checkpoint(path: Path, optimizer: torch.optim.Optimizer, signal: Signal) -> tuple[RunState, Memory]:
+def load_checkpoint(path: Path, optimizer: torch.optim.Optimizer, signal: Signal) -> tuple[RunState, Past]:
     """Restore the optimizer in place; return state and history (the model lies in ``path/model``)."""
     try:
         state = RunState(**json.loads((path / _STATE).read_text(encoding="utf-8")))

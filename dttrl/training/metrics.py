@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dttrl.data.rollouts import Rollout
 from dttrl.method.ballots import FloatArray
+from dttrl.method.measure_choice import Evidence
 from dttrl.method.scored import Scored
 from dttrl.method.separation import auroc
 from dttrl.method.training_signal import TrainingSignal
@@ -54,6 +55,13 @@ def rollout_metrics(rollouts: Sequence[Sequence[Rollout]]) -> dict[str, float]:
         "truncated_rate": float(np.mean([rollout.finish_reason == "length" for rollout in flat])),
         "entropy": _finite_mean(entropies.astype(np.float64)),
     }
+
+
+def evidence_metrics(evidence: Sequence[Evidence]) -> Metrics:
+    """Return which measure and region were chosen, and what spoke for them, where there was a choice."""
+    if not evidence:
+        return {}
+    return {"measure": evidence[0].name, "measure_gain": evidence[0].gain}
 
 
 def _gold_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:

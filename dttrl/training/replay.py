@@ -80,7 +80,7 @@ class Trained:
         """The rows of LABELS of the last step."""
         vote = self._signal.vote
         self.needs_confidence = vote is not None and vote.info.needs_confidence
-        self._history = self._signal.history()
+        self._history = self._signal.empty_memory()
 
     def vote(self, block: Scored, weight_RN: FloatArray) -> VoteOutcome:
         """Label a step."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -18,14 +18,14 @@ from dttrl.data.questions import Question
 from dttrl.data.rollouts import Rollout, rollouts_to_table
 from dttrl.data.schemas import HISTORY, LABELS, ROLLOUTS
 from dttrl.data.tables import table_from_columns
+from dttrl.method.measure_choice import Evidence, MeasuredPast, Past
 from dttrl.method.scored import Scored
 from dttrl.method.training_signal import TrainingSignal, training_signal
-from dttrl.method.voting.registry import Memory
 from dttrl.scoring.score import score_rollouts
 from dttrl.scoring.vote import vote_columns
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.sections import Scoring
-from dttrl.training.metrics import Metrics, rollout_metrics, step_metrics
+from dttrl.training.metrics import Metrics, evidence_metrics, rollout_metrics, step_metrics
 from dttrl.training.run_folder import RunFolder
 
 
@@ -39,6 +39,8 @@ class LabelledStep:
     signal: TrainingSignal
     grader_unknown: int
     """Pairs of answers that the grader could not decide."""
+    evidence: Sequence[Evidence] = ()
+    """Where the measure is chosen: what speaks for each candidate."""
 
     def metrics(self, total: int) -> Metrics:
         """Return the step's part of its line in ``metrics.jsonl``; ``total`` counts the run's steps."""
@@ -48,6 +50,7 @@ class LabelledStep:
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             **step_metrics(self.scored, self.signal),
             **rollout_metrics(self.rollouts),
+            **evidence_metrics(self.evidence),
             "grader_unknown": self.grader_unknown,
         }
 
@@ -69,19 +72,25 @@ class Clock:
 def label_step(
     questions: Sequence[Question],
     rollouts: Sequence[Sequence[Rollout]],
-    history: Memory,
+    history: Past,
     config: TrainConfig,
     grader: Grader,
     clock: Clock,
-) -> tuple[LabelledStep, Memory]:
+) -> tuple[LabelledStep, Past]:
     """Score the rollouts of a step and make its training signal; returns the next history with it."""
     before = grader.counters["unknown"]
     scored = score_questions(questions, rollouts, config.scoring, grader)
     unknown = grader.counters["unknown"] - before
     clock.lap("score")
-    signal, history = training_signal(scored, history, config.signal)
+    evidence: list[Evidence] = []
+    if scored.candidates:
+        measured = history if isinstance(history, MeasuredPast) else MeasuredPast(history)
+        scored, evidence, history = measured.settle(scored)
+    memory = history.memory if isinstance(history, MeasuredPast) else history
+    signal, memory = training_signal(scored, memory, config.signal)
+    history = replace(history, memory=memory) if isinstance(history, MeasuredPast) else memory
     clock.lap("label")
-    return LabelledStep(questions, rollouts, scored, signal, unknown), history
+    return LabelledStep(questions, rollouts, scored, signal, unknown, evidence), history
 
 
 def score_questions(

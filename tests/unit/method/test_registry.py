@@ -136,7 +136,7 @@ def test_bad_methods_name_what_there_is(text: str, expected: str) -> None:
 
 def test_what_only_ranks_may_be_negative_and_what_sums_may_not() -> None:
     free = {name for name in METHODS if not parse_method(name).needs_weights}
-    assert free == {"sc", "bon", "mob", "borda", "progressive"}
+    assert free == {"sc", "bon", "mob", "borda", "progressive", "latent"}
     assert not parse_method("distrivoting:f=majority").needs_weights
     assert parse_method("progressive:f=weighted").needs_weights
     for name in ("bon", "mob", "borda"):
