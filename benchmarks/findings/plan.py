@@ -57,9 +57,9 @@ LATENT: dict[str, tuple[str, dict[str, str]]] = {
     "distri-gmm-perplexity": ("distri-gmm", {"measure": "perplexity"}),
     "latent": ("distri-latent", {"measure": "perplexity"}),
     "latent-weighed": ("distri-latent", {"measure": "perplexity", "weigh-labels": ""}),
+    "latent-no-penalty": ("ttrl-latent", {"measure": "perplexity"}),
     "latent-auto": ("distri-latent", {"measure": "auto"}),
     "latent-auto-weighed": ("distri-latent", {"measure": "auto", "weigh-labels": ""}),
-    "latent-no-penalty": ("ttrl-latent", {"measure": "perplexity"}),
 }
 """Variants of the plans of the latent-answer vote, like :data:`ABLATIONS`; the first ones matter most."""
 LATENT_SMOLLM2 = ("ttrl", "distri-gmm", "latent", "latent-weighed", "latent-auto")
