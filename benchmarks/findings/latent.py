@@ -19,6 +19,9 @@ from ablation import ablation_rows
 from drawn import Drawn, read_drawn
 from strategies import offline_rows
 
+VOTES = 64
+"""Rollouts of a question, as in the paper, where a table has one budget."""
+
 Rows = Callable[[Path, argparse.Namespace], pd.DataFrame]
 
 
@@ -30,14 +33,15 @@ def offline(path: Path, options: argparse.Namespace) -> pd.DataFrame:
 def ablation(path: Path, options: argparse.Namespace) -> pd.DataFrame:
     """The model without some of its parts, at one budget."""
     drawn: Drawn = read_drawn(path)
-    return ablation_rows(drawn, budget=min(64, drawn.size), repeats=options.repeats)
+    return ablation_rows(drawn, budget=min(VOTES, drawn.size), repeats=options.repeats)
 
 
 def stopping(path: Path, options: argparse.Namespace) -> pd.DataFrame:
     """Stopping when sure, as sampling in blocks would have done it."""
-    from dttrl.analysis.stopping import stopping_table
+    from dttrl.analysis.stopping import LEAST, stopping_table
 
-    return stopping_table([path], repeats=options.repeats)
+    most = min(VOTES, read_drawn(path).size)
+    return stopping_table([path], samples=f"{LEAST}..{most}", repeats=options.repeats)
 
 
 TABLES: dict[str, Rows] = {"offline": offline, "stopping": stopping, "ablation": ablation}

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from appendix import Columns, Row, code, interval, number, pivoted, plain, table
+from appendix import Row, code, interval, number, pivoted, plain, table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "latent.md"
 PLACE = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-RUN = "python benchmarks/findings/latent.py FILES -o data/reference/tables"
+RUN = "sh benchmarks/findings/latent.sh WORK FILES"
 SHOWN = ("sc", "distrivoting", "latent")
 """Strategies of the table of budgets."""
 
@@ -137,7 +137,7 @@ def ablation(read: Read) -> str:
     return table(
         "Accuracy in % and expected calibration error with 64 rollouts of each question (or as many as there "
         "are), means over the draws.",
-        f"{RUN} --tables ablation",
+        RUN,
         {"rollouts": _file, **{name: cell(name) for name in variants}},
         pivoted(rows, ["file"], lambda row: str(row["variant"])),
     )
@@ -146,15 +146,21 @@ def ablation(read: Read) -> str:
 def stopping(read: Read) -> str:
     """Tabulate stopping when sure: one row per file and threshold."""
     rows = read("latent-stopping")
-    known: Columns = {
-        "rollouts": _file,
-        "samples": lambda row: str(row["samples"]),
-        "until": lambda row: number(row["until"], 2),
-    }
     return table(
-        "Stopping when sure, simulated on complete rollouts; rollouts and tokens are shares of all.",
-        f"{RUN} --tables stopping",
-        {**known, **{name.replace("_", " "): plain(name) for name in rows[0] if _figure(rows, name)}},
+        "Stopping a question when its posterior passes the threshold, simulated on complete rollouts, means "
+        "over orders of them. Rollouts and tokens: shares of what all would be.",
+        RUN,
+        {
+            "rollouts": _file,
+            "samples": lambda row: str(row["samples"]).replace("..", " to "),
+            "until": lambda row: number(row["until"], 2),
+            "`sc`, all": plain("plain"),
+            "`latent`, all": plain("accuracy"),
+            "`latent`, stopped": plain("accuracy_stopped"),
+            "questions stopped": plain("stopped", 2),
+            "rollouts drawn": plain("rollouts", 2),
+            "tokens drawn": plain("tokens", 2),
+        },
         rows,
     )
 
@@ -218,10 +224,6 @@ def _share(value: float) -> str:
 
 def _of(method: str, name: str) -> Callable[[Row], str]:
     return lambda row: number(row[method][name])
-
-
-def _figure(rows: list[Row], name: str) -> bool:
-    return name != "until" and all(isinstance(row[name], float) for row in rows)
 
 
 if __name__ == "__main__":
