@@ -76,7 +76,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("files", type=Path, nargs="+", help="scored rollouts with gold answers")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the tables")
     parser.add_argument("--tables", nargs="*", choices=list(TABLES), default=list(TABLES), help="which")
-    parser.add_argument("--repeats", type=int, default=24, help="draws of a budget")
+    parser.add_argument("--repeats", type=int, default=16, help="draws of a budget")
     return parser.parse_args(arguments)
 
 
