@@ -58,11 +58,20 @@ LATENT: dict[str, tuple[str, dict[str, str]]] = {
     "latent": ("distri-latent", {"measure": "perplexity"}),
     "latent-weighed": ("distri-latent", {"measure": "perplexity", "weigh-labels": ""}),
     "latent-no-penalty": ("ttrl-latent", {"measure": "perplexity"}),
+    "latent-weighed-no-penalty": ("ttrl-latent", {"measure": "perplexity", "weigh-labels": ""}),
     "latent-auto": ("distri-latent", {"measure": "auto"}),
-    "latent-auto-weighed": ("distri-latent", {"measure": "auto", "weigh-labels": ""}),
 }
 """Variants of the plans of the latent-answer vote, like :data:`ABLATIONS`; the first ones matter most."""
-LATENT_SMOLLM2 = ("ttrl", "distri-gmm", "latent", "latent-weighed", "latent-auto")
+LATENT_SMOLLM2 = (
+    "ttrl",
+    "distri-gmm",
+    "latent",
+    "latent-weighed",
+    "latent-weighed-no-penalty",
+    "latent-auto",
+)
+LATENT_ONCE = ("latent-auto",)
+"""Variants with one seed: where auto takes perplexity, they repeat another one."""
 KEPT = ("ttrl-gt", "ttrl", "distri-gmm")
 """Methods whose first seed keeps its rollouts."""
 LATENT_KEPT = ("ttrl", "latent")
@@ -115,7 +124,7 @@ def runs(plan: str, *, steps: int, eval_every: int, seeds: int = 3) -> list[Plan
             _planned(shared, start, name, {"method": method, **changed}, seed, LATENT_KEPT)
             for seed in range(seeds)
             for name, (method, changed) in LATENT.items()
-            if not on_smollm2(plan) or name in LATENT_SMOLLM2
+            if (not on_smollm2(plan) or name in LATENT_SMOLLM2) and (not seed or name not in LATENT_ONCE)
             for start in starts(plan)
         ]
     found = [

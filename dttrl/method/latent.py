@@ -49,6 +49,8 @@ WITNESSES = 6.0
 """Votes of one model on one question are worth this many independent ones, however many there are."""
 LEAST_GAIN = 2.0
 """Nats by which confidence must raise the log-likelihood before it has a say."""
+MOST_SEPARATION = 5.0
+"""Deviations between right and wrong beyond which a fit has taken an outlier for the right class."""
 _HALF = 0.5
 _LEAST_NOISE = 1e-6
 _TINY = 1e-300
@@ -288,6 +290,9 @@ def _fit_confidence(sums: Sums, votes: Latent, start: Latent | None) -> Latent:
     bend = np.array([size if start is None else size + 2.0 * max(start.gain, 0.0), contrasts, size, size])
     at, value = climb(model.evaluate, np.tile(np.stack(rows), (n_fits, 1)), prior, bend=bend)
     at, value = at.reshape(n_fits, width, 4), value.reshape(n_fits, width)
+    # Two classes of heavy tails can pass for a right one that is sure beyond measure.
+    separation = np.exp(at[:, :, 0]) / np.sqrt(1.0 + np.exp(at[:, :, 1]))
+    value = np.where(separation > MOST_SEPARATION, -np.inf, value)
     best = value[:, :-1].argmax(axis=1)
     gain_F = np.where(tells_F, value[np.arange(n_fits), best] - value[:, -1], 0.0)
     speaks_F = gain_F >= LEAST_GAIN
