@@ -1,7 +1,8 @@
 """Votes filed by election and answer class, and summed there.
 
 Arrays are ``(R, N)``: R independent elections (questions of a step, or repeats of a budget), N rollouts in
-sample order. ``class_RN`` int32 holds the answer class of a rollout within its election, -1 for none.
+sample order. ``class_RN`` int32 holds the answer class of a rollout within its election, -1 for none and
+:data:`ABSENT` for a rollout that was never drawn, which counts nowhere.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
+
+ABSENT = -2
+"""Class of a rollout that was not drawn, as its question was sure without it."""
 
 
 class Ballots(NamedTuple):

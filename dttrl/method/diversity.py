@@ -24,12 +24,13 @@ def diversity(class_BG: IntArray) -> IntArray:
     return distinct_B
 
 
-def diversity_weights(diversity_B: IntArray, n_rollouts: int, *, tau: float = 0.1) -> FloatArray:
+def diversity_weights(diversity_B: IntArray, n_rollouts: int | IntArray, *, tau: float = 0.1) -> FloatArray:
     """Return the weight of each question of a batch, float64 (B,), in (0, 1].
 
     The softmax runs over the whole batch, penalised or not, as the equation says: one very diverse question
     makes the weight of a uniform one vanish, in effect a mask. ``n_rollouts`` is the G of the threshold: the
-    rollouts that D was counted on. It is computed from differences to the largest D, so nothing overflows.
+    rollouts that D was counted on, of each question where they differ. It is computed from differences to the
+    largest D, so nothing overflows.
     """
     if not 0 < tau < 1:
         raise InputError(f"the diversity threshold tau must lie between 0 and 1, got {tau}")

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dttrl.errors import InputError
-from dttrl.method.ballots import BoolArray, FloatArray, IntArray
+from dttrl.method.ballots import ABSENT, BoolArray, FloatArray, IntArray
 from dttrl.method.confidence import Measure
 
 NO_ROWS = pa.table({})
@@ -20,14 +20,14 @@ NO_ROWS = pa.table({})
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """R questions with N rollouts each, in sample order, all of one step where there are steps.
+    """R questions with up to N rollouts each, in sample order, all of one step where there are steps.
 
     Votes need the two arrays alone, the training signal the step and the measure besides. What stands after
     them is empty where it is not known.
     """
 
     class_RN: IntArray
-    """Answer class, dense from 0 within the question, int32, -1 for no answer."""
+    """Answer class, dense from 0 within the question, int32, -1 for no answer; ABSENT: not drawn."""
     confidence_RN: FloatArray
     """Trajectory confidence, float64, higher is surer, NaN for none."""
     step: int | None = None
@@ -46,7 +46,7 @@ class Scored:
     candidates: Mapping[str, FloatArray] = field(default_factory=dict)
     """Confidences (R, N) among which the one is yet to be chosen (:mod:`dttrl.method.measure_choice`)."""
     rows: pa.Table = field(default_factory=lambda: NO_ROWS)
-    """Its R·N rows of a rollout table, with the answers as they were found."""
+    """The rows of a rollout table of what was drawn, with the answers as they were found."""
 
     def __post_init__(self) -> None:
         shape = self.class_RN.shape
@@ -54,6 +54,16 @@ class Scored:
             raise InputError(f"classes {shape} and confidences {self.confidence_RN.shape} must be (R, N)")
         if 0 in shape:
             raise InputError(f"at least one question and one rollout are needed, got {shape}")
+
+    @property
+    def drawn_RN(self) -> BoolArray:
+        """Which rollouts were drawn: all, but where questions stopped early."""
+        return np.asarray(self.class_RN != ABSENT)
+
+    @property
+    def n_drawn_R(self) -> IntArray:
+        """Rollouts of each question."""
+        return np.asarray(self.drawn_RN.sum(axis=1), dtype=np.int32)
 
     @property
     def n_classes_R(self) -> IntArray:
@@ -101,12 +111,14 @@ class Scored:
     def take(self, questions: Sequence[int]) -> Scored:
         """Return some of the questions, in the order given."""
         index = np.asarray(questions, dtype=np.intp)
-        n_rollouts = self.class_RN.shape[1]
-        row_RN = index[:, None] * n_rollouts + np.arange(n_rollouts)
         arrays = ("class_RN", "confidence_RN", "right_RC", "word_RC")
         lists = ("query_id", "source", "gold")
         taken = {name: getattr(self, name)[index] for name in arrays if len(getattr(self, name))}
         taken |= {name: [getattr(self, name)[r] for r in questions] for name in lists if getattr(self, name)}
         taken["candidates"] = {name: value[index] for name, value in self.candidates.items()}
-        rows = self.rows.take(row_RN.ravel()) if self.rows.num_columns else NO_ROWS
+        rows = NO_ROWS
+        if self.rows.num_columns:
+            drawn_RN = self.drawn_RN
+            row_RN = (drawn_RN.cumsum() - 1).reshape(drawn_RN.shape)
+            rows = self.rows.take(row_RN[index][drawn_RN[index]])
         return replace(self, **taken, rows=rows)

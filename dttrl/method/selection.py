@@ -18,11 +18,14 @@ IndexArray = NDArray[np.int64]
 def select(reward_BG: FloatArray, n_train: int, *, how: Select = "first") -> IndexArray:
     """Return the positions (B, M) of the rollouts to train on, ascending within a question.
 
+    A reward of NaN is a rollout that was not drawn, which only the end of a row has.
+
     ``first`` takes the first M in sample order, as TTRL does: samples are exchangeable, so this is a random
     half. ``balanced`` takes as near to M/2 rewarded and M/2 unrewarded rollouts as there are, each group in
     sample order; it changes the reward statistics that the advantage is normalised with.
     """
     n_questions, n_votes = reward_BG.shape
+    n_votes = int((~np.isnan(reward_BG)).sum(axis=1).min(initial=n_votes))
     if not 1 <= n_train <= n_votes:
         raise InputError(
             f"cannot train on {n_train} of {n_votes} rollouts a question: "

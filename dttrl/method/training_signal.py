@@ -31,7 +31,10 @@ from dttrl.method.voting.registry import Memory, VoteOutcome
 
 @dataclass(frozen=True, slots=True)
 class TrainingSignal:
-    """What one step learns from; arrays are (B,), (B, G) over voted or (B, M) over trained rollouts."""
+    """What one step learns from; arrays are (B,), (B, G) over voted or (B, M) over trained rollouts.
+
+    A rollout that was not drawn has a reward of 0.
+    """
 
     vote: Vote
     """``vote.winner_R`` is the pseudo-label's class for each question, -1 for none."""
@@ -88,14 +91,16 @@ def training_signal(batch: Scored, history: Memory | None, settings: Signal) -> 
     vote = outcome.vote
 
     reward_BG = rewards(batch.class_RN, vote.winner_R)
-    trained_BM = select(reward_BG, settings.train_samples, how=settings.select)
-    counted_BG = batch.class_RN
+    drawn_BG = batch.drawn_RN
+    trained_BM = select(np.where(drawn_BG, reward_BG, np.nan), settings.train_samples, how=settings.select)
+    counted_BG, n_counted_B = batch.class_RN, batch.n_drawn_R
     if settings.diversity_over == "trained":
         counted_BG = np.take_along_axis(batch.class_RN, trained_BM, axis=1)
+        n_counted_B = np.full_like(n_counted_B, counted_BG.shape[1])
     diversity_B = diversity(counted_BG)
     weight_B = np.ones(len(diversity_B))
     if settings.row.diversity:
-        weight_B = diversity_weights(diversity_B, counted_BG.shape[1], tau=settings.tau)
+        weight_B = diversity_weights(diversity_B, n_counted_B, tau=settings.tau)
     sure_B = np.ones(len(diversity_B))
     if settings.weigh_labels and outcome.probability_R is not None:
         sure_B = label_weights(outcome.probability_R)

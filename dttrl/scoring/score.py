@@ -25,10 +25,10 @@ from dttrl.data.rollouts import Rollout, table_to_rollouts
 from dttrl.data.schemas import ROLLOUTS
 from dttrl.data.tables import TableWriter
 from dttrl.errors import InputError
-from dttrl.method.ballots import FloatArray
+from dttrl.method.ballots import ABSENT
 from dttrl.method.confidence import MEASURED_COLUMNS, Measure, Region, trajectory_confidence
 from dttrl.method.latent import LEAST_GAIN, Sums, summed
-from dttrl.method.measure_choice import CANDIDATE_MEASURES, Evidence, candidates, weigh
+from dttrl.method.measure_choice import Candidate, Evidence, candidates, weigh
 from dttrl.method.scored import Scored
 from dttrl.scoring.scored_files import golds_of, sources_of
 from dttrl.settings.sections import Scoring
@@ -95,59 +95,75 @@ def score_rollouts(
     *,
     golds: Sequence[str | None] | None = None,
     sources: Sequence[str | None] | None = None,
+    width: int | None = None,
 ) -> Scored:
     """Extract the answers of questions' rollouts, group them into classes and measure the confidences.
 
-    ``groups`` are the rollouts of each question, as many of one as of the other. ``sources`` name the data
-    sets, by which a grader of kind auto says how answers are found and compared.
+    ``groups`` are the rollouts of each question, samples 0 to the last that was drawn. The arrays have
+    ``width`` columns (default: as many as the longest group). ``sources`` name the data sets, by which a
+    grader of kind auto says how answers are found and compared.
     """
     query_id = [group[0].query_id for group in groups]
     sources = [None] * len(groups) if sources is None else sources
     golds = [None] * len(groups) if golds is None else [gold or None for gold in golds]
+    asked = asked_confidences(scoring)
     found: list[Extraction] = []
-    class_RN, spellings, gold_class_R = [], [], []
-    for group, name, source, gold in zip(groups, query_id, sources, golds, strict=True):
+    spellings, gold_class_R = [], []
+    shape = len(groups), width or max(map(len, groups))
+    class_RN = np.full(shape, ABSENT, dtype=np.int32)
+    measured = {name: np.full(shape, np.nan) for name in asked}
+    for r, (group, name, source, gold) in enumerate(zip(groups, query_id, sources, golds, strict=True)):
         own = grader.for_source(source, name)
-        found += [own.extract(rollout.text, last_number=scoring.last_number) for rollout in group]
-        answers = [extraction.answer for extraction in found[-len(group) :]]
-        class_RN.append(own.classes(answers))
-        spellings.append(own.spelling(answers, class_RN[-1]))
+        read = [read_rollout(rollout, scoring, asked, own) for rollout in group]
+        found += [extraction for extraction, _ in read]
+        answers = [extraction.answer for extraction, _ in read]
+        class_RN[r, : len(group)] = class_N = own.classes(answers)
+        for each, confidence_RN in measured.items():
+            confidence_RN[r, : len(group)] = [confidence[each] for _, confidence in read]
+        spellings.append(own.spelling(answers, class_N))
         gold_class_R.append(own.match(gold, spellings[-1]) if gold is not None else -1)
-
-    def measured(measure: Measure, region: Region) -> FloatArray:
-        values = [
-            trajectory_confidence(rollout, region=region, measure=measure, answer_start=extraction.start)
-            for rollout, extraction in zip(chain.from_iterable(groups), found, strict=True)
-        ]
-        return np.array(values, dtype=np.float64).reshape(len(groups), -1)
-
-    measure: Measure
-    open_choice: dict[str, FloatArray] = {}
-    if scoring.measure == "auto":
-        open_choice = {name: measured(*each) for name, each in candidates(scoring.region).items()}
-        measure, confidence_RN = CANDIDATE_MEASURES[0], next(iter(open_choice.values()))
-    else:
-        measure = scoring.measure
-        confidence_RN = measured(measure, Region.parse(scoring.region))
     first_R = np.cumsum([0, *map(len, spellings)], dtype=np.int32)
     number_C = np.arange(max(map(len, spellings)), dtype=np.int32)
+    first = next(iter(asked))
     return Scored(
-        np.stack(class_RN),
-        confidence_RN,
+        class_RN,
+        measured[first],
         groups[0][0].step,
-        measure,
+        asked[first].measure,
         query_id,
         sources,
         golds,
         right_RC=number_C == np.array(gold_class_R)[:, None],
         word_RC=np.where(number_C < np.diff(first_R)[:, None], first_R[:-1, None] + number_C, -1),
         words=list(chain.from_iterable(spellings)),
-        candidates=open_choice,
+        candidates=measured if scoring.measure == "auto" else {},
         rows=pa.table(
             [[extraction.answer for extraction in found], [extraction.source for extraction in found]],
             schema=ROLLOUTS.select(("answer", "answer_source")),
         ),
     )
+
+
+def asked_confidences(scoring: Scoring) -> dict[str, Candidate]:
+    """Return the confidences to measure: the one that is asked for, or all that it is to be chosen from."""
+    if scoring.measure == "auto":
+        return candidates(scoring.region)
+    only = Candidate(scoring.measure, Region.parse(scoring.region))
+    return {only.name: only}
+
+
+def read_rollout(
+    rollout: Rollout, scoring: Scoring, asked: Mapping[str, Candidate], grader: Grader
+) -> tuple[Extraction, dict[str, float]]:
+    """Return the answer of a rollout and its confidences by name; ``asked`` are those of ``scoring``."""
+    extraction = grader.extract(rollout.text, last_number=scoring.last_number)
+    confidence = {
+        name: trajectory_confidence(
+            rollout, region=each.region, measure=each.measure, answer_start=extraction.start
+        )
+        for name, each in asked.items()
+    }
+    return extraction, confidence
 
 
 def merged_spellings(scored: Scored) -> Iterator[tuple[str, list[str]]]:

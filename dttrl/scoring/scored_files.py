@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dttrl.answers.grading import Grader
 from dttrl.data.rollout_files import RolloutBlock, RolloutFiles
 from dttrl.errors import InputError
-from dttrl.method.ballots import BoolArray, FloatArray, IntArray
+from dttrl.method.ballots import ABSENT, BoolArray, FloatArray, IntArray
 from dttrl.method.confidence import MEASURES
 from dttrl.method.scored import Scored
 
@@ -40,10 +40,12 @@ def read_scored(
     confidence: str = "confidence",
     columns: Sequence[str] = (),
     rows: int = BLOCK_ROWS,
+    width: int | None = None,
 ) -> Iterator[Scored]:
     """Yield the scores of the files, in file order, never the whole files.
 
-    Questions come together that follow each other with one step and one number of rollouts. Needs the column
+    Questions come together that follow each other with one step and one number of rollouts; with ``width``
+    those of one step, whose arrays have so many columns (more where a question has more). Needs the column
     ``answer``. ``classes="raw"`` takes every spelling for a class of its own, whatever classes the file has;
     gold is still compared by the grader. ``confidence`` names the column to use (absent: all NaN), and
     ``columns``, as far as they are there, come along in ``rows``. Raises :class:`InputError` for questions
@@ -61,14 +63,19 @@ def read_scored(
         confidence_P = np.full(len(block.table), np.nan)
         if confidence in block.table.column_names:
             confidence_P = column_floats(block.table.column(confidence), confidence)
-        for first, last in _alike(block):
+        for first, last in _alike(block, by_size=width is None):
             start, stop = int(block.start_Q[first]), int(block.start_Q[last])
-            part, shape = slice(start, stop), (last - first, -1)
+            size_R = np.diff(block.start_Q[first : last + 1])
+            breadth = max(width or 0, int(size_R.max()))
+            class_RN, word_RN, confidence_RN = (
+                _spread(values_P[start:stop], size_R, breadth, missing)
+                for values_P, missing in ((class_P, ABSENT), (word_P, -1), (confidence_P, np.nan))
+            )
             query_id, source, gold = block.query_id[first:last], sources[first:last], golds[first:last]
-            class_RN, word_RC = _spellings(class_P[part].reshape(shape), word_P[part].reshape(shape), words)
+            class_RN, word_RC = _spellings(class_RN, word_RN, words)
             yield Scored(
                 class_RN,
-                confidence_P[part].reshape(shape),
+                confidence_RN,
                 block.step[first],
                 measure if measure in MEASURES else None,
                 query_id,
@@ -135,9 +142,18 @@ def _words(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str]]:
     return np.array(word_of, dtype=np.int64)[index_P], list(number)
 
 
-def _alike(block: RolloutBlock) -> Iterator[tuple[int, int]]:
-    """Ranges of questions with one step and one number of rollouts."""
-    sizes = np.diff(block.start_Q).tolist()
+def _spread(values_P: NDArray[Any], size_R: NDArray[np.int64], width: int, missing: float) -> NDArray[Any]:
+    """Return values as one row a question, (R, width), with ``missing`` past a question's rollouts."""
+    if (size_R == width).all():
+        return values_P.reshape(len(size_R), width)
+    spread_RN = np.full((len(size_R), width), missing, dtype=values_P.dtype)
+    spread_RN[np.arange(width) < size_R[:, None]] = values_P
+    return spread_RN
+
+
+def _alike(block: RolloutBlock, *, by_size: bool) -> Iterator[tuple[int, int]]:
+    """Ranges of questions with one step and, ``by_size``, one number of rollouts."""
+    sizes = np.diff(block.start_Q).tolist() if by_size else [0] * (len(block.start_Q) - 1)
     first = 0
     for q in range(1, len(sizes) + 1):
         if q == len(sizes) or sizes[q] != sizes[first] or block.step[q] != block.step[first]:
@@ -209,7 +225,7 @@ def _spellings(class_RN: IntArray, word_RN: NDArray[np.int64], words: list[str])
     lookup[cell[best]] = dense
     if np.array_equal(cell[best] % width, dense):
         return class_RN.astype(np.int32), word_RC
-    dense_RN = np.full(class_RN.shape, -1, dtype=np.int32)
+    dense_RN = np.minimum(class_RN, -1).astype(np.int32)
     dense_RN[row, column] = lookup[row * width + number]
     return dense_RN, word_RC
 

@@ -104,7 +104,7 @@ def elect(
                 winners.append(outcome.vote.winner_R)
             find_disagreements(summary, block, winners, keep=keep_disagreements)
             summary.questions += len(block.query_id)
-            summary.rollouts += block.class_RN.size
+            summary.rollouts += int(block.n_drawn_R.sum())
             if progress is not None:
                 progress(summary.rollouts)
     return summary
@@ -255,13 +255,13 @@ def vote_columns(
     scored: Scored, vote: Vote, distrivote: DistriVote | None, probability_R: FloatArray | None
 ) -> dict[str, Any]:
     """Return the columns that VOTES and LABELS share, for a vote on each question."""
-    size, n_rollouts = scored.class_RN.shape
+    size = len(scored.class_RN)
     nothing = [None] * size
     return {
         "step": [scored.step] * size,
         "query_id": scored.query_id,
         "gold": scored.gold,
-        "n": [n_rollouts] * size,
+        "n": scored.n_drawn_R,
         "n_valid": vote.n_valid_R,
         "majority_ratio": vote.majority_ratio_R,
         "label_ratio": vote.label_ratio_R,

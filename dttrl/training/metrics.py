@@ -22,23 +22,25 @@ _MIXTURE = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_
 def step_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
     """Return what the votes of a step were and, where gold answers exist, how good they were.
 
-    Ratios are over all voted rollouts; the ``post_`` ones over the trained. Gold answers are only measured
-    with here.
+    Ratios are over all voted rollouts; the ``post_`` ones over the trained. Where questions stopped early, a
+    ratio is the mean of the questions' own. Gold answers are only measured with here.
     """
+    drawn_BG = scored.drawn_RN
+    missing_BG = ~np.isfinite(scored.confidence_RN)
     metrics: Metrics = {
         "majority_ratio": float(signal.vote.majority_ratio_R.mean()),
         "label_ratio": float(signal.vote.label_ratio_R.mean()),
-        "majority_voting_reward": float(signal.reward_BG.mean()),
+        "majority_voting_reward": _share(signal.reward_BG > 0, drawn_BG),
         "diversity": float(signal.diversity_B.mean()),
         "diversity_weight": float(signal.weight_B.mean()),
-        "no_answer_rate": float((scored.class_RN < 0).mean()),
+        "no_answer_rate": _share(scored.class_RN < 0, drawn_BG),
         "no_label": float((signal.label_B < 0).mean()),
         "ties": float(signal.vote.tie_R.mean()),
         "advantage_abs": float(np.abs(signal.advantage_BM).mean()),
         "confidence_mean": _finite_mean(scored.confidence_RN),
-        "confidence_missing": float((~np.isfinite(scored.confidence_RN)).mean()),
+        "confidence_missing": _share(missing_BG, drawn_BG),
     }
-    metrics |= _mixture_metrics(signal) | _latent_metrics(signal)
+    metrics |= _mixture_metrics(signal, scored) | _latent_metrics(signal)
     if scored.has_gold_R.any():
         metrics |= _gold_metrics(scored, signal)
     return metrics
@@ -67,6 +69,7 @@ def evidence_metrics(evidence: Sequence[Evidence]) -> Metrics:
 def _gold_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
     """Means over the questions that have gold answers."""
     known_B = scored.has_gold_R
+    drawn_BG = scored.drawn_RN[known_B]
     gold_B, correct_BG = scored.gold_class_R[known_B], scored.correct_RN[known_B]
     confidence_BG, trained_BM = scored.confidence_RN[known_B], signal.trained_BM[known_B]
     rewarded_BG = signal.reward_BG[known_B] > 0
@@ -78,8 +81,8 @@ def _gold_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
     return {
         "label_accuracy": _finite_mean((labelled_B & (gold_B >= 0))[judged_B].astype(np.float64)),
         "majority_accuracy": float(((signal.vote.majority_R[known_B] == gold_B) & (gold_B >= 0)).mean()),
-        "reward_accuracy": float((rewarded_BG == correct_BG).mean()),
-        "ground_truth_ratio": float(correct_BG.mean()),
+        "reward_accuracy": _share(rewarded_BG == correct_BG, drawn_BG),
+        "ground_truth_ratio": _share(correct_BG, drawn_BG),
         f"pass@{correct_BG.shape[1]}": float(correct_BG.any(axis=1).mean()),
         "post_reward_accuracy": float((trained_rewarded_BM == trained_correct_BM).mean()),
         "post_ground_truth_ratio": float(trained_correct_BM.mean()),
@@ -89,14 +92,14 @@ def _gold_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
     }
 
 
-def _mixture_metrics(signal: TrainingSignal) -> Metrics:
+def _mixture_metrics(signal: TrainingSignal, scored: Scored) -> Metrics:
     if signal.progressive is None or signal.distrivote is None:
         return {}
     mixture = signal.progressive.mixture
     return {
         "fallbacks": float((signal.distrivote.fallback_R > 0).mean()),
         "rejections": float((signal.distrivote.rejected_R >= 0).mean()),
-        "positive_rate": float(signal.distrivote.n_pos_R.sum() / signal.reward_BG.size),
+        "positive_rate": float(signal.distrivote.n_pos_R.sum() / scored.drawn_RN.sum()),
         **{f"mixture_{name}": getattr(mixture, name) for name in _MIXTURE},
         "shift": signal.progressive.shift,
         "pool_size": float(signal.progressive.pool_size),
@@ -114,6 +117,13 @@ def _latent_metrics(signal: TrainingSignal) -> Metrics:
             "latent_none": float(signal.latent.none),
         }
     return metrics
+
+
+def _share(flag_BG: NDArray[np.bool_], drawn_BG: NDArray[np.bool_]) -> float:
+    """Share of the drawn rollouts; a question that stopped early counts as much as one that did not."""
+    if drawn_BG.all():
+        return float(flag_BG.mean())
+    return float(((flag_BG & drawn_BG).sum(axis=1) / drawn_BG.sum(axis=1)).mean())
 
 
 def _mean_auroc(confidence_BG: FloatArray, correct_BG: NDArray[np.bool_]) -> float:

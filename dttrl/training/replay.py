@@ -87,7 +87,7 @@ class Trained:
         del weight_RN
         if block.step is None:
             raise InputError(f"method {self.name} labels training steps, and the rollouts have none")
-        trained = min(self._signal.train_samples, block.class_RN.shape[1])
+        trained = min(self._signal.train_samples, int(block.n_drawn_R.min()))
         settings = self._signal.model_copy(update={"train_samples": trained})
         signal, self._history = training_signal(block, self._history, settings)
         self.labels = label_table(block, signal)

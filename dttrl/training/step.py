@@ -123,7 +123,7 @@ def rollout_table(step: LabelledStep, *, keep_tokens: bool) -> pa.Table:
     table = rollouts_to_table(
         [rollout for b in order for rollout in step.rollouts[b]], by_id, keep_tokens=keep_tokens
     )
-    n_votes = signal.reward_BG.shape[1]
+    drawn_BG = scored.drawn_RN
     advantage_BG = np.full(signal.reward_BG.shape, np.nan)
     np.put_along_axis(advantage_BG, signal.trained_BM, signal.advantage_BM, axis=1)
     trained_BG = np.zeros(signal.reward_BG.shape, dtype=bool)
@@ -132,13 +132,13 @@ def rollout_table(step: LabelledStep, *, keep_tokens: bool) -> pa.Table:
     columns = {
         "answer": scored.rows["answer"],
         "answer_source": scored.rows["answer_source"],
-        "answer_class": scored.class_RN.ravel(),
-        "confidence": _finite(scored.confidence_RN.ravel()),
-        "pseudo_label": [labels[b] for b in order for _ in range(n_votes)],
-        "reward": signal.reward_BG[order].ravel(),
-        "advantage": _finite(advantage_BG[order].ravel()),
-        "diversity_weight": np.repeat(signal.weight_B[order], n_votes),
-        "trained": trained_BG[order].ravel(),
+        "answer_class": scored.class_RN[drawn_BG],
+        "confidence": _finite(scored.confidence_RN[drawn_BG]),
+        "pseudo_label": [labels[b] for b in order for _ in step.rollouts[b]],
+        "reward": signal.reward_BG[order][drawn_BG],
+        "advantage": _finite(advantage_BG[order][drawn_BG]),
+        "diversity_weight": np.repeat(signal.weight_B[order], scored.n_drawn_R),
+        "trained": trained_BG[order][drawn_BG],
     }
     for name, values in columns.items():
         field = ROLLOUTS.fields.field(name)
@@ -171,15 +171,15 @@ def history_table(scored: Scored, signal: TrainingSignal) -> pa.Table:
     assert signal.progressive is not None
     assert signal.entered_BG is not None
     order = _by_id(scored)
-    n_questions, n_votes = scored.class_RN.shape
-    size = n_questions * n_votes
+    drawn_BG = scored.take(order).drawn_RN
+    question_P, sample_P = np.nonzero(drawn_BG)
     return table_from_columns(
         {
-            "step": [scored.step] * size,
-            "query_id": [scored.query_id[b] for b in order for _ in range(n_votes)],
-            "sample_id": list(range(n_votes)) * n_questions,
-            "confidence": signal.entered_BG[order].ravel(),
-            "midpoint": [signal.progressive.local.midpoint] * size,
+            "step": [scored.step] * len(sample_P),
+            "query_id": [scored.query_id[order[b]] for b in question_P.tolist()],
+            "sample_id": sample_P,
+            "confidence": signal.entered_BG[order][drawn_BG],
+            "midpoint": [signal.progressive.local.midpoint] * len(sample_P),
         },
         HISTORY.fields,
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dttrl.method.ballots import Ballots, BoolArray, FloatArray, IntArray, filed
+from dttrl.method.ballots import ABSENT, Ballots, BoolArray, FloatArray, IntArray, filed
 
 TIE_TOLERANCE = 1e-12
 """Sums of the same weights in another order differ by rounding; within this share of each other they tie."""
@@ -30,9 +30,9 @@ class Vote(NamedTuple):
     majority_R: IntArray
     """Most frequent class among all rollouts, -1 where there is none."""
     majority_ratio_R: FloatArray
-    """Share of the most frequent class among all N rollouts (eq:majority_ratio)."""
+    """Share of the most frequent class among all rollouts drawn (eq:majority_ratio)."""
     label_ratio_R: FloatArray
-    """Share of the elected class among all N rollouts."""
+    """Share of the elected class among all rollouts drawn."""
     margin_R: FloatArray
     """Lead of the winner over the runner-up as a share of all weight cast, in [0, 1]."""
 
@@ -107,25 +107,25 @@ def sighted(class_RN: IntArray, confidence_RN: FloatArray) -> tuple[FloatArray, 
 def summarize(
     class_RN: IntArray, confidence_RN: FloatArray, result: Tally, *, is_majority: bool = False
 ) -> Vote:
-    """Complete a :class:`Tally` with the counts over all N rollouts that every strategy reports.
+    """Complete a :class:`Tally` with the counts over all rollouts drawn that every strategy reports.
 
     ``is_majority`` says that the tally is the count of heads over all rollouts, which is not made again.
     """
-    n_rollouts = class_RN.shape[1]
+    n_drawn_R = (class_RN > ABSENT).sum(axis=1)
     valid_RN = class_RN >= 0
     heads = result if is_majority else tally(class_RN, None, confidence_RN, valid_RN)
     majority = heads.winner_R
     n_votes_R = ((class_RN == result.winner_R[:, None]) & valid_RN).sum(axis=1).astype(np.int32)
     n_majority_R = ((class_RN == majority[:, None]) & valid_RN).sum(axis=1)
-    share = 1.0 / max(n_rollouts, 1)
+    share_R = 1.0 / np.maximum(n_drawn_R, 1)
     return Vote(
         winner_R=result.winner_R,
         tie_R=result.tie_R,
         n_votes_R=n_votes_R,
         n_valid_R=valid_RN.sum(axis=1).astype(np.int32),
         majority_R=majority,
-        majority_ratio_R=n_majority_R * share,
-        label_ratio_R=n_votes_R * share,
+        majority_ratio_R=n_majority_R * share_R,
+        label_ratio_R=n_votes_R * share_R,
         margin_R=result.margin_R,
     )
 

@@ -12,6 +12,7 @@ import pytest
 from dttrl.answers.grading import Grader
 from dttrl.data.rollout_files import RolloutFiles
 from dttrl.errors import InputError
+from dttrl.method.ballots import ABSENT
 from dttrl.method.scored import Scored
 from dttrl.scoring.scored_files import read_scored
 
@@ -98,3 +99,28 @@ def test_columns_that_are_asked_for_come_along(tmp_path: Path, grader: Grader) -
     (scored,) = read_scored(files, grader=grader, columns=("reward", "absent"))
     assert scored.rows["reward"].to_pylist() == [0.0, 1.0]
     assert "trace" not in scored.rows.column_names
+
+
+def test_questions_of_different_sizes_come_together_where_a_width_is_given(
+    tmp_path: Path, grader: Grader
+) -> None:
+    table = pa.table({
+        "step": [1] * 6, "query_id": ["a", "a", "a", "b", "c", "c"], "sample_id": [0, 1, 2, 0, 0, 1],
+        "answer": ["1", "2", None, "3", "4", "4"], "confidence": [1.0, 2.0, 3.0, 4.0, 5.0, None],
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "cut.parquet")
+    files = RolloutFiles([tmp_path / "cut.parquet"])
+    apart = list(read_scored(files, grader=grader))
+    assert [block.class_RN.shape for block in apart] == [(1, 3), (1, 1), (1, 2)]
+    for width, columns in ((4, 4), (2, 3)):
+        (block,) = read_scored(files, grader=grader, width=width)
+        assert block.class_RN.shape == (3, columns)
+        assert block.n_drawn_R.tolist() == [3, 1, 2]
+        for r, alone in enumerate(apart):
+            size = alone.class_RN.shape[1]
+            assert block.class_RN[r, :size].tolist() == alone.class_RN[0].tolist()
+            assert (block.class_RN[r, size:] == ABSENT).all()
+            taken = block.take([r])
+            assert taken.rows["answer"].to_pylist() == alone.rows["answer"].to_pylist()
+            assert np.array_equal(block.confidence_RN[r, :size], alone.confidence_RN[0], equal_nan=True)
+            assert np.isnan(block.confidence_RN[r, size:]).all()
