@@ -17,6 +17,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from dttrl.method.methods import OLDER
+from dttrl.ranges import SampleRange
 from dttrl.section import flag
 from dttrl.settings.commands import CommandSettings, Setting, settings_of
 
@@ -122,6 +123,8 @@ def _option_type(annotation: Any) -> tuple[Any, bool, str | None]:
             return kind, repeated, metavar
         # Typer's number and choice types cannot read the word "none"; pydantic converts the text.
         return str, False, f"<{_metavar(kind)}|none>"
+    if SampleRange in options:
+        return str, False, "N|LOW..HIGH"
     if len(options) > 1:
         return str, False, None
     origin = get_origin(annotation)

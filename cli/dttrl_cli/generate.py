@@ -16,6 +16,7 @@ from dttrl_cli.fields import settings
 
 EXAMPLES = (
     "dttrl generate smollm2 questions.jsonl -o rollouts.parquet --samples 64",
+    "dttrl generate smollm2 questions.jsonl -o rollouts.parquet --samples 8..64 --until 0.95",
     "dttrl generate Qwen/Qwen2.5-0.5B-Instruct amc.jsonl -o amc.parquet --temperature 0.6",
     "dttrl generate my-model amc.jsonl -o amc.parquet --base-url http://localhost:8000/v1",
 )
@@ -35,6 +36,9 @@ def generate(
     json_output: options.Json = False,
 ) -> None:
     """Sample rollouts of every question, with the confidence of every token.
+
+    With --samples LOW..HIGH a question draws blocks of LOW rollouts until it is sure of its answer.
+    The scoring options then say how answers and confidences are found.
 
     Interrupted work goes on when the same command is run again.
     Finished questions go into OUTPUT.parts about every 30 seconds and on Ctrl-C or SIGTERM;
@@ -71,5 +75,11 @@ def generate(
     ]
     if summary.skipped:
         rows.insert(1, ["left out (too long)", ", ".join(summary.skipped)])
+    data = asdict(summary)
+    if summary.unspent is None:
+        del data["unspent"]
+    else:
+        rows.insert(-1, ["stopped when sure", f"{summary.unspent.stopped} of {summary.questions} questions"])
+        rows.insert(-1, ["unspent", str(summary.unspent)])
     console.table(f"Sampled {output}", ["", "value"], rows)
-    console.data(asdict(summary))
+    console.data(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,7 +79,8 @@ def train(
     --json prints run, report, method, label (null: the method's), steps, seconds (training steps),
     wall_seconds (first to last step), splits (of each: before and after, with step, questions, n, avg, maj
     and their intervals, majority_ratio, pass), means of the metrics over the first_steps, last_steps (window
-    of each) and all_steps, checkpoints (best, last and without_gold: step, path, score, gain) and notes.
+    of each) and all_steps, checkpoints (best, last and without_gold: step, path, score, gain), notes and,
+    with a range of votes, unspent.
     """  # fmt: skip
     from dttrl.errors import InputError
 
@@ -219,6 +221,8 @@ def _show(console: Console, summary: RunSummary) -> None:
     if "label_accuracy" in summary.overall and summary.steps > 1:
         label_accuracy = number(summary.overall["label_accuracy"])
         console.result(f"Label accuracy over all {summary.steps_label}: {label_accuracy}")
+    if (left := summary.unspent) is not None:
+        console.result(f"Unspent: {left}; {left.stopped} of {left.questions} questions stopped when sure")
     for title, saved in (("Best checkpoint:", summary.best), ("Last checkpoint:", summary.final)):
         if saved is not None:
             console.result(f"{title} step {saved.step}{saved.worth}, {saved.path}")
@@ -252,6 +256,7 @@ def _data(summary: RunSummary, report: Path) -> dict[str, Any]:
             "without_gold": _saved(summary.unaided),
         },
         "notes": summary.notes,
+        **({} if summary.unspent is None else {"unspent": asdict(summary.unspent)}),
     }
 
 

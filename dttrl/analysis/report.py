@@ -75,6 +75,8 @@ def _heading(summary: RunSummary) -> str:
         )
     if summary.seconds:
         lines.append(f"Training steps took {_clock(summary.seconds)}.")
+    if summary.unspent is not None:
+        lines.append(f"Not drawn, as questions were sure before: {summary.unspent}.")
     lines += [html.escape(f"Note: {note}.") for note in summary.notes]
     return f"<h1>{html.escape(summary.run.name)}</h1>\n<p>{'<br>'.join(lines)}</p>\n"
 

@@ -20,6 +20,7 @@ from dttrl.analysis.checkpoint_choice import evaluated_accuracy, run_standings
 from dttrl.analysis.runs import read_config, read_metrics, read_scores
 from dttrl.method.first_votes import best_standing
 from dttrl.method.methods import titled
+from dttrl.method.settling import Unspent
 
 WINDOW = 5
 """Steps of the first and of the last mean; half of the steps where a run has fewer than twice as many."""
@@ -100,6 +101,8 @@ class RunSummary:
     final: SavedModel | None
     unaided: SavedModel | None
     notes: list[str]
+    unspent: Unspent | None = None
+    """Where questions stop when they are sure: what the steps left over."""
 
     @property
     def method(self) -> str:
@@ -149,7 +152,20 @@ def summarize_run(run: Path, *, seed: int = 0) -> RunSummary:
         final=final,
         unaided=_unaided(run),
         notes=_notes(overall),
+        unspent=_unspent(metrics),
     )
+
+
+def _unspent(metrics: Sequence[Mapping[str, Any]]) -> Unspent | None:
+    """Return what all steps left undrawn; None where every question has all its rollouts."""
+    records = [record for record in metrics if "unspent_rollouts" in record]
+    if not records:
+        return None
+    names = ("stopped", "questions", "unspent_rollouts", "drawn_rollouts", "unspent_tokens")
+    stopped, questions, left, drawn, tokens = (
+        round(math.fsum(record.get(name) or 0.0 for record in records)) for name in names
+    )
+    return Unspent(stopped, questions, left, left + drawn, tokens)
 
 
 def _notes(overall: Mapping[str, float]) -> list[str]:

@@ -34,6 +34,7 @@ from dttrl.method.past_sums import PastSums
 from dttrl.method.selection import Select
 from dttrl.method.voting.registry import METHODS as VOTES
 from dttrl.method.voting.registry import Memory, ParsedMethod, parse_method, spelled
+from dttrl.ranges import NO_RANGE, SURE, Count, SampleRange, Threshold, least, most, with_threshold
 from dttrl.section import Section, flag
 
 GOLD = "gold"
@@ -105,7 +106,17 @@ class Signal(Section):
         description="Vote that elects the labels, as in dttrl vote --method: sc, wsc, mob, "
         "progressive:min=3,window=5 (default: the method's).",
     )
-    votes: int = Field(64, ge=1, description="Rollouts of a question that vote.")
+    count: Count = Field(
+        64,
+        alias="votes",
+        description="Rollouts of a question that vote: a number, or a range 16..64, from which a question "
+        "takes as many blocks of 16 as it needs to be sure.",
+    )
+    until: Threshold = Field(
+        None,
+        description="With a range of --votes: a question stops when its most probable answer is right with "
+        f"this probability (default with a range: {SURE:g}).",
+    )
     train_samples: int = Field(32, ge=1, description="Voting rollouts that are trained on.")
     select: Select = Field(
         "first",
@@ -148,11 +159,18 @@ class Signal(Section):
     def _label(cls, value: str | None) -> str | None:
         return None if value is None else spelled(parse_method(value))
 
+    @model_validator(mode="before")
+    @classmethod
+    def _sure(cls, given: Any) -> Any:
+        return with_threshold(given, "votes")
+
     @model_validator(mode="after")
     def _consistent(self) -> Signal:
-        if self.train_samples > self.votes:
+        fewest = least(self.count)
+        if self.train_samples > fewest:
+            lowest = f"{fewest}, the least of {self.count}" if fewest < self.votes else fewest
             raise ValueError(
-                f"train-samples ({self.train_samples}) must be at most votes ({self.votes}): "
+                f"train-samples ({self.train_samples}) must be at most votes ({lowest}): "
                 "rollouts are trained on out of those that vote"
             )
         if self.label is not None and self.row.vote == GOLD:
@@ -163,6 +181,11 @@ class Signal(Section):
     def row(self) -> Method:
         """The method's row of choices."""
         return METHODS[self.method]
+
+    @property
+    def votes(self) -> int:
+        """Rollouts of a question that vote, at most."""
+        return most(self.count)
 
     @property
     def title(self) -> str:
@@ -197,6 +220,8 @@ class Signal(Section):
         useless += [] if isinstance(memory, PastSums) else ["weigh_labels"]
         label = GOLD if vote is None else spelled(vote)
         found[f"labels by {label} (--method {self.method})"] = useless
+        if not isinstance(self.count, SampleRange):
+            found[NO_RANGE.format("votes")] = ("until",)
         if not self.row.diversity:
             found[f"--method {self.method}, which has no diversity penalty"] = ("tau", "diversity_over")
         return found

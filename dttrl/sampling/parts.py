@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from dttrl.data.outputs import locked
 from dttrl.data.questions import Question
-from dttrl.data.rollouts import Rollout, rollouts_to_table
+from dttrl.data.rollouts import Rollout, rollouts_to_table, table_to_rollouts
 from dttrl.data.schemas import KEY_COLUMNS, ROLLOUTS
 from dttrl.data.sorting import Pieces, sorted_rows
 from dttrl.data.tables import TableWriter, read_metadata, read_table, sanitize
@@ -112,12 +112,21 @@ class Parts:
                 writer.write(table)
         self._held, self._held_tokens, self._flushed = [], 0, time.monotonic()
 
-    def groups(self, questions: Mapping[str, Question], samples: int) -> Iterator[pa.Table]:
+    def rollouts(self, questions: Mapping[str, Question]) -> Iterator[Rollout]:
+        """Yield what the parts hold of these questions, part by part."""
+        for path in self.paths():
+            with open_parquet(path) as parquet:
+                for group in range(parquet.num_row_groups):
+                    for rollout in table_to_rollouts(read_row_group(parquet, path, group)):
+                        if rollout.query_id in questions:
+                            yield rollout
+
+    def groups(self, questions: Mapping[str, Question], samples: Mapping[str, int]) -> Iterator[pa.Table]:
         """Yield the first ``samples`` rows of each question in id order, with its gold and source of now.
 
         Answers may be corrected while the work is interrupted: they change no sample.
         """
-        for table in joined(self.paths(), dict.fromkeys(questions, samples)):
+        for table in joined(self.paths(), samples):
             question = questions[table.column("query_id")[0].as_py()]
             for name, value in (("source", question.source), ("gold", question.answer)):
                 text = None if value is None else sanitize(value)

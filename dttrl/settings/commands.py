@@ -100,6 +100,7 @@ class GenerateConfig(CommandSettings):
     model: Model
     sampling: Sampling
     generation: Generation
+    scoring: Scoring
     backend: Backend
 
 
@@ -126,6 +127,15 @@ class TrainConfig(CommandSettings):
     def _samples_differ(self) -> Self:
         if self.sampling.temperature == 0:
             raise ValueError("temperature must be above 0 in training: greedy rollouts are all the same")
+        return self
+
+    @model_validator(mode="after")
+    def _range_is_local(self) -> Self:
+        if self.signal.until is not None and isinstance(self.engine, OpenRLHF):
+            raise ValueError(
+                f"--votes {self.signal.count} does nothing with --engine openrlhf, which samples all votes "
+                "of a step at once; give one number, or use --engine local"
+            )
         return self
 
 

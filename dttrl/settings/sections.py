@@ -5,14 +5,16 @@ The section of the training signal stands beside its methods (:class:`dttrl.meth
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from dttrl.answers.extraction import AnswerKind
 from dttrl.answers.kinds import AUTO, load_grader
 from dttrl.method.confidence import Measure, Region
+from dttrl.ranges import NO_RANGE, SURE, Count, SampleRange, Threshold, most, with_threshold
 from dttrl.section import Section, in_panel
 
 TemplateName = Literal["raw", "boxed", "chat", "chat-boxed"]
@@ -229,6 +231,33 @@ class Generation(Section):
 
     panel: ClassVar[str] = "Sampling"
 
-    samples: int = Field(64, ge=1, description="Rollouts of a question.")
+    count: Count = Field(
+        64,
+        alias="samples",
+        description="Rollouts of a question: a number, or a range 8..64, from which a question takes as many "
+        "blocks of 8 as it needs to be sure.",
+    )
+    until: Threshold = Field(
+        None,
+        description="With a range of --samples: a question stops when its most probable answer is right with "
+        f"this probability (default with a range: {SURE:g}).",
+    )
     keep_tokens: bool = Field(False, description="Keep the token ids as well.")
     skip_long: bool = Field(False, description="Leave out too long questions.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sure(cls, given: Any) -> Any:
+        return with_threshold(given, "samples")
+
+    @property
+    def samples(self) -> int:
+        """Rollouts of a question, at most."""
+        return most(self.count)
+
+    def unread(self) -> Mapping[str, Collection[str]]:
+        """Return what decides when a question stops, where none does."""
+        if isinstance(self.count, SampleRange):
+            return {}
+        scoring = tuple(Scoring.model_fields)
+        return {NO_RANGE.format("samples"): ("until", *scoring)}

@@ -29,6 +29,7 @@ from dttrl.training.checkpoint import (
     save_checkpoint,
 )
 from dttrl.training.evaluation import evaluation_summary, evaluation_table
+from dttrl.training.metrics import stopping_metrics
 from dttrl.training.observer import Observer
 from dttrl.training.policy import TrainingRow, UpdateStatistics
 from dttrl.training.run_folder import (
@@ -144,10 +145,11 @@ class _Run:
             step, len(self.questions), config.update.questions_per_step, seed=config.sampling.seed
         )
         questions = [self.questions[i] for i in chosen]
-        rollouts = self.bench.sample(questions, config.signal.votes, step, self.observer)
+        unknown = self.bench.grader.counters["unknown"]
+        rollouts = self.bench.sample(questions, step, self.observer, self.history)
         clock.lap("sample")
         labelled, self.history = label_step(
-            questions, rollouts, self.history, config, self.bench.grader, clock
+            questions, rollouts, self.history, config, self.bench.grader, clock, unknown=unknown
         )
         rate = learning_rate(step, self.total, config.update)
         update = self.bench.policy.update(
@@ -160,6 +162,7 @@ class _Run:
         clock.lap("write")
         metrics = {
             **labelled.metrics(self.total),
+            **(stopping_metrics(rollouts, config.signal.votes) if config.signal.until is not None else {}),
             **_update_metrics(update, rate, with_kl=config.update.beta > 0),
             **clock.seconds,
         }

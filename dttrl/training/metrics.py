@@ -66,6 +66,19 @@ def evidence_metrics(evidence: Sequence[Evidence]) -> Metrics:
     return {"measure": evidence[0].name, "measure_gain": evidence[0].gain}
 
 
+def stopping_metrics(rollouts: Sequence[Sequence[Rollout]], most: int) -> dict[str, float]:
+    """Return what a step left undrawn of ``most`` rollouts a question, as its questions were sure before."""
+    left_B = np.array([most - len(group) for group in rollouts])
+    mean_B = np.array([np.mean([rollout.num_tokens for rollout in group]) for group in rollouts])
+    return {
+        "drawn_rollouts": float(most * len(rollouts) - left_B.sum()),
+        "unspent_rollouts": float(left_B.sum()),
+        "unspent_tokens": float(left_B @ mean_B),
+        "stopped": float((left_B > 0).sum()),
+        "questions": float(len(rollouts)),
+    }
+
+
 def _gold_metrics(scored: Scored, signal: TrainingSignal) -> Metrics:
     """Means over the questions that have gold answers."""
     known_B = scored.has_gold_R

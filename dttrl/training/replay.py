@@ -135,8 +135,9 @@ def replay_run(
     if "all" in names:
         names = [*expand(names), config.signal.method]
     own = [name for name in dict.fromkeys(names) if name in METHODS]
+    width = None if config.signal.until is None else config.signal.votes
     written = written_labels(run)
-    steps = partial(run_steps, files, grader, written)
+    steps = partial(run_steps, files, grader, written, width)
     contenders, notes = strategies([name for name in names if name not in METHODS], files, steps)
     trained = [Trained(name, config, written if name == config.signal.method else None) for name in own]
     summary = elect(
@@ -155,13 +156,18 @@ def written_labels(run: Path) -> Written:
     return {(row["step"], row["query_id"]): row for row in read_table(path, LABELS).to_pylist()}
 
 
-def run_steps(files: RolloutFiles, grader: Grader, written: Written) -> Iterator[Scored]:
-    """Yield each step of a run as one block, its questions in the order of ``written``; raises InputError."""
+def run_steps(
+    files: RolloutFiles, grader: Grader, written: Written, width: int | None = None
+) -> Iterator[Scored]:
+    """Yield each step of a run as one block, its questions in the order of ``written``; raises InputError.
+
+    ``width`` is what a question may have at most, where questions differ in their number of rollouts.
+    """
     order = {key: place for place, key in enumerate(written)}
     last: int | None = None
     for path in files.paths:
         # A step is one block, as the mixture of training is that of a step.
-        for block in read_scored(RolloutFiles([path]), grader=grader, rows=WHOLE_FILE):
+        for block in read_scored(RolloutFiles([path]), grader=grader, rows=WHOLE_FILE, width=width):
             if block.step is None or (last is not None and block.step <= last):
                 raise InputError(
                     f"{path}: step {block.step} follows step {last}, or its questions differ in their number "

@@ -6,13 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dttrl.answers.grading import Grader
 from dttrl.data.questions import Question
 from dttrl.data.rollouts import Rollout
 from dttrl.errors import InputError
+from dttrl.method.measure_choice import Past
 from dttrl.method.scored import Scored
+from dttrl.method.settling import draw_until_sure
+from dttrl.ranges import SampleRange
 from dttrl.sampling.base import SampleRequest
 from dttrl.sampling.models import LoadedModel, load_model, placement
 from dttrl.sampling.prompts import (
@@ -22,6 +27,7 @@ from dttrl.sampling.prompts import (
     settings_metadata,
     transformers_metadata,
 )
+from dttrl.sampling.read_rollouts import ReadRollouts
 from dttrl.sampling.transformers import TransformersSampler
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.sections import Sampling
@@ -64,23 +70,44 @@ class Workbench:
     metadata: dict[str, object]
 
     def sample(
-        self, questions: Sequence[Question], n: int, step: int, observer: Observer
+        self, questions: Sequence[Question], step: int, observer: Observer, history: Past
     ) -> list[list[Rollout]]:
-        """Return n training rollouts of each question, in the order of the questions."""
-        requests = self._requests("train", questions, n, step)
-        return self._collect(requests, self.config.sampling, observer, "sample")
+        """Return the training rollouts of each question, in the order of the questions.
+
+        Where questions stop when they are sure, the past steps of a latent-answer vote count as well.
+        """
+        signal, sampling = self.config.signal, self.config.sampling
+        groups: list[list[Rollout]] = [[] for _ in questions]
+        read = ReadRollouts(questions, signal.votes, self.config.scoring, self.grader, step)
+
+        def draw(open_O: NDArray[np.int64], block: range) -> None:
+            chosen = [questions[r] for r in open_O.tolist()]
+            requests = self._requests("train", chosen, block, step)
+            drawn = self._collect(requests, sampling, observer, "sample")
+            for r, group in zip(open_O.tolist(), drawn, strict=True):
+                groups[r] += group
+                if signal.until is not None:
+                    read.add(group)
+
+        if isinstance(signal.count, SampleRange) and signal.until is not None:
+            draw_until_sure(len(questions), signal.count, signal.until, draw, read.scores, past=history)
+        else:
+            draw(np.arange(len(questions)), range(signal.votes))
+        return groups
 
     def evaluate(self, step: int, observer: Observer) -> Iterator[tuple[str, Scored]]:
         """Yield, for each split that has gold answers, the scored samples of its questions."""
         for split, questions in graded_questions(self.splits).items():
-            requests = self._requests(split, questions, self.config.evaluation.samples, step)
+            requests = self._requests(split, questions, range(self.config.evaluation.samples), step)
             settings = evaluation_settings(self.config, split)
             rollouts = self._collect(requests, settings, observer, f"evaluate {split}")
             yield split, score_questions(questions, rollouts, self.config.scoring, self.grader)
 
-    def _requests(self, split: str, questions: Sequence[Question], n: int, step: int) -> list[SampleRequest]:
-        ids, samples = self.prompt_ids[split], tuple(range(n))
-        return [SampleRequest(question.id, ids[question.id], samples, step) for question in questions]
+    def _requests(
+        self, split: str, questions: Sequence[Question], samples: range, step: int
+    ) -> list[SampleRequest]:
+        ids = self.prompt_ids[split]
+        return [SampleRequest(question.id, ids[question.id], tuple(samples), step) for question in questions]
 
     def _collect(
         self, requests: Sequence[SampleRequest], settings: Sampling, observer: Observer, phase: str

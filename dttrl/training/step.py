@@ -76,11 +76,18 @@ def label_step(
     config: TrainConfig,
     grader: Grader,
     clock: Clock,
+    *,
+    unknown: int | None = None,
 ) -> tuple[LabelledStep, Past]:
-    """Score the rollouts of a step and make its training signal; returns the next history with it."""
-    before = grader.counters["unknown"]
-    scored = score_questions(questions, rollouts, config.scoring, grader)
-    unknown = grader.counters["unknown"] - before
+    """Score the rollouts of a step and make its training signal; returns the next history with it.
+
+    ``unknown`` is what the grader had not decided before the step, where it has seen these rollouts already.
+    """
+    before = grader.counters["unknown"] if unknown is None else unknown
+    # With a range every step is as wide, whether or not a question took all it may: so is its replay.
+    width = None if config.signal.until is None else config.signal.votes
+    scored = score_questions(questions, rollouts, config.scoring, grader, width=width)
+    undecided = grader.counters["unknown"] - before
     clock.lap("score")
     evidence: list[Evidence] = []
     if scored.candidates:
@@ -90,7 +97,7 @@ def label_step(
     signal, memory = training_signal(scored, memory, config.signal)
     history = replace(history, memory=memory) if isinstance(history, MeasuredPast) else memory
     clock.lap("label")
-    return LabelledStep(questions, rollouts, scored, signal, unknown, evidence), history
+    return LabelledStep(questions, rollouts, scored, signal, undecided, evidence), history
 
 
 def score_questions(
@@ -98,10 +105,12 @@ def score_questions(
     rollouts: Sequence[Sequence[Rollout]],
     scoring: Scoring,
     grader: Grader,
+    *,
+    width: int | None = None,
 ) -> Scored:
-    """Return answers, classes and confidences of the questions' rollouts."""
+    """Return answers, classes and confidences of the questions' rollouts, in arrays of so many columns."""
     golds, sources = [q.answer for q in questions], [q.source for q in questions]
-    return score_rollouts(rollouts, scoring, grader, golds=golds, sources=sources)
+    return score_rollouts(rollouts, scoring, grader, golds=golds, sources=sources, width=width)
 
 
 def record_step(folder: RunFolder, config: TrainConfig, step: LabelledStep) -> None:

@@ -40,6 +40,16 @@ def test_an_address_is_enough(fake: Fake, tmp_path: Path, capsys: pytest.Capture
     assert (metadata["model"], metadata["k"], metadata["server"]) == ("served", 5, fake.url)
 
 
+def test_a_server_is_asked_block_by_block(
+    fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--base-url", fake.url, "--samples", "2..7", "--until", "0.999", "--json", "-q")
+    assert main(command(fake, tmp_path, *more)) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["unspent"]["budget"] == 14
+    assert result["rollouts"] + result["unspent"]["rollouts"] == 14
+
+
 @pytest.mark.parametrize(
     ("more", "model", "code", "message"),
     [

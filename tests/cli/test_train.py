@@ -60,6 +60,28 @@ def test_a_label_that_is_not_the_methods_own_is_shown(run: Path, capsys: pytest.
     assert (result["method"], result["label"]) == ("ttrl", "mob")
 
 
+def test_what_sure_questions_left_over_is_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--resume", str(run), "--json", "-q"]) == 0
+    assert "unspent" not in json.loads(capsys.readouterr().out)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    left = {
+        "drawn_rollouts": 96.0,
+        "unspent_rollouts": 32.0,
+        "unspent_tokens": 640.5,
+        "stopped": 1,
+        "questions": 2,
+    }
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line | left) + "\n" for line in lines))
+    assert main(["train", "--resume", str(run)]) == 0
+    said = "128 of 512 rollouts (25.0%), about 2562 tokens"
+    assert f"Unspent: {said}; 4 of 8 questions stopped when sure\n" in capsys.readouterr().out
+    assert f"Not drawn, as questions were sure before: {said}." in (run / "report.html").read_text()
+    assert main(["train", "--resume", str(run), "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["unspent"] == {
+        "stopped": 4, "questions": 8, "rollouts": 128, "budget": 512, "tokens": 2562,
+    }  # fmt: skip
+
+
 def test_one_step_is_not_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text(lines[0] + "\n")

@@ -106,6 +106,22 @@ def test_a_question_is_yielded_before_later_ones_are_begun(files: LoadedTokenize
     assert {job.stream.query for job, _ in engine.hand} <= {"b"}
 
 
+def test_the_engine_stays_open_for_further_samples_of_the_same_questions(files: LoadedTokenizer) -> None:
+    engine, opened = FakeEngine(), []
+
+    def start() -> Fleet:
+        opened.append(engine)
+        return OneEngine(engine)
+
+    sampler = VllmSampler(start, files.tokenizer, files.eos_ids, max_model_len=100)
+    blocks = [[request("a", 2), request("b", 2)], [request("b", 4, first=2)]]
+    found = [list(sampler.sample(block, Sampling(max_new_tokens=50))) for block in blocks]
+    assert len(opened) == 1
+    assert [(group[0].query_id, [r.sample_id for r in group]) for group in found[1]] == [("b", [2, 3])]
+    (whole,) = run(files, OneEngine(FakeEngine()), [request("b")])
+    assert [*found[0][1], *found[1][0]] == whole
+
+
 def test_what_is_in_the_engine_is_forgotten_when_nobody_wants_it(files: LoadedTokenizer) -> None:
     engine = FakeEngine(room=2)
     rollouts = run(files, OneEngine(engine), [request("a", 2), request("b", 9, first=7)])

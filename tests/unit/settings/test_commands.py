@@ -131,7 +131,7 @@ def test_a_config_is_frozen() -> None:
         ("tau: 0\n", "tau: Input should be greater than 0 (got 0)"),
         ("tau: .nan\n", "tau: "),
         ("temperature: -1\n", "temperature: Input should be greater than or equal to 0 (got -1)"),
-        ("votes: many\n", "votes: Input should be a valid integer"),
+        ("votes: many\n", "votes: a number of rollouts or a range as 8..64 is needed, got 'many'"),
         ("votes: 1.5\n", "votes: Input should be a valid integer"),
         ("stop: word\n", "stop: Input should be a valid tuple"),
         ("revision: [a]\n", "revision: Input should be a valid string"),
