@@ -149,8 +149,71 @@ def budget_scaling(
     )
 
 
+@analysis(
+    "dttrl analyze stopping scored.parquet brumo.parquet",
+    "dttrl analyze stopping scored.parquet --samples 16..64 --until 0.99 --repeats 16",
+    plot=False,
+)
+def stopping(
+    console: Console,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Scored rollouts, a file or folder of parts a benchmark.", show_default=False),
+    ],
+    samples: Annotated[
+        str | None,
+        typer.Option(
+            "--samples", metavar="LOW..HIGH", show_default=False,
+            help="Range of rollouts, as of generate. (default: 8 to what every question has)",
+        ),
+    ] = None,
+    until: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--until", show_default=False,
+            help="Probability at which a question stops; may be repeated. (default: 0.8, 0.9, 0.95, 0.99)",
+        ),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Orders of the rollouts; the first is the samples' own.")
+    ] = 1,
+    kind: options.StoredKind = None,
+    seed: options.Seed = 0,
+) -> Analysis:  # fmt: skip
+    """What stopping when sure would have saved on complete rollouts, and what it would have cost.
+
+    Questions take their rollouts in blocks as in `dttrl generate --samples 8..64 --until 0.95`.
+    The shares are of the rollouts and tokens of all questions.
+    """
+    from dttrl.analysis.stopping import stopping_table
+
+    with console.progress("stopping", "simulations") as progress:
+        table = stopping_table(
+            paths, samples=samples, thresholds=until, repeats=repeats, kind=kind, seed=seed,
+            progress=progress.update,
+        )  # fmt: skip
+    show(
+        console,
+        "Stopping when sure",
+        table,
+        {
+            "file": "file",
+            "questions": "questions",
+            "samples": "samples",
+            "until": lambda row: f"{row['until']:g}",
+            "sc, all": "plain",
+            "latent, all": "accuracy",
+            "latent, stopped": "accuracy_stopped",
+            "stopped": "stopped",
+            "rollouts spent": "rollouts",
+            "tokens spent": "tokens",
+        },
+    )
+    return Analysis(table)
+
+
 for _command in (
-    majority_ratio, accuracy, budget_scaling, *analyze_runs.COMMANDS, *analyze_checkpoints.COMMANDS,
+    majority_ratio, accuracy, budget_scaling, stopping, *analyze_runs.COMMANDS, *analyze_checkpoints.COMMANDS,
 ):  # fmt: skip
     _command(app)
 

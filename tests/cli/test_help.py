@@ -14,8 +14,8 @@ from dttrl_cli.app import app, main
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
     "generate", "import", "score", "vote", "train", "analyze majority-ratio", "analyze accuracy",
-    "analyze budget-scaling", "analyze distribution-shift", "analyze labels", "analyze confidence",
-    "analyze compare", "analyze checkpoints", "doctor",
+    "analyze budget-scaling", "analyze stopping", "analyze distribution-shift", "analyze labels",
+    "analyze confidence", "analyze compare", "analyze checkpoints", "doctor",
 ]  # fmt: skip
 
 

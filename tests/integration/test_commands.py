@@ -53,6 +53,21 @@ def test_votes_of_the_scored_rollouts_beat_a_single_sample(folder: Path, scored:
     assert by_method["sc"]["accuracy"] > accuracy["avg"] + 0.1
 
 
+def test_sure_questions_stop_and_what_that_saves_is_told_beforehand(folder: Path, scored: Path) -> None:
+    told, all_rollouts = data("analyze", "stopping", scored, "--samples", "4..16", "--until", 0.9), 12 * 16
+    asked = ("--samples", "4..16", "--until", 0.9, "--region", "all", "--limit", 12, "--template", "raw")
+    command = ("generate", DATA / "model", DATA / "questions.jsonl", "-o", folder / "sure.parquet", *asked)
+    drawn = data(*command, "--max-new-tokens", 44, "--batch-size", 256, "--threads", 1)
+    assert drawn["rollouts"] < all_rollouts
+    assert drawn["unspent"]["rollouts"] == all_rollouts - drawn["rollouts"]
+    # The rollouts are those of the full run, so the simulation stops the questions that sampling stops.
+    assert told[0]["rollouts"] == pytest.approx(drawn["rollouts"] / all_rollouts)
+    assert told[0]["stopped"] == pytest.approx(drawn["unspent"]["stopped"] / 12)
+    again = folder / "sure-scored.parquet"
+    assert data("score", folder / "sure.parquet", "-o", again, "--region", "all")["questions"] == 12
+    assert data("vote", again, "--method", "sc")["questions"] == 12
+
+
 def test_training_is_label_free_and_analysed(folder: Path) -> None:
     path = folder / "run"
     config = (DATA / "train.yaml").read_text()
