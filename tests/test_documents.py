@@ -25,7 +25,7 @@ DOCUMENTS = sorted(
 PROSE = [
     "README.md",
     "CHANGELOG.md",
-    *(f"docs/{name}.md" for name in ("results", "vllm", "servers", "voting", "speed", "openrlhf")),
+    *(f"docs/{name}.md" for name in ("results", "latent", "vllm", "servers", "voting", "speed", "openrlhf")),
 ]
 TABLES = ROOT / "data" / "reference" / "tables"
 
@@ -75,11 +75,10 @@ def test_the_findings_are_one_page() -> None:
     assert len(text_of("docs/results.md").splitlines()) <= 150
 
 
-def test_the_appendix_is_what_the_tables_give() -> None:
-    script = ROOT / "benchmarks" / "findings" / "appendix.py"
-    done = subprocess.run(
-        [sys.executable, script, TABLES, "--check"], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("script", ["appendix.py", "latent_page.py"])
+def test_the_tables_of_a_page_are_what_the_files_give(script: str) -> None:
+    command = [sys.executable, ROOT / "benchmarks" / "findings" / script, TABLES, "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -96,6 +96,8 @@ def sections(folder: Path) -> Iterator[str]:
     )
     yield "## Labels and confidence over the steps\n"
     yield labels(read("labels"))
+    yield "## Choice of a checkpoint without gold answers\n"
+    yield regrets(read("checkpoint-choice"))
     yield "## Which confidence tells right from wrong\n"
     yield confidences(read(*(f"confidence.{start}.{method}.0" for start in SMOLLM2 for method in KEPT)))
     yield "## Accuracy against the voting budget\n"
@@ -222,6 +224,34 @@ def labels(rows: list[Row]) -> str:
     )
 
 
+def regrets(rows: list[Row]) -> str:
+    """Tabulate what every choice of a checkpoint costs: one row per kind of run and split."""
+    names = {
+        "first_votes": "first votes", "last": "last", "highest_ratio": "highest ratio",
+        "last_or_gain": "last, unless it lost", "most_kept": "most answers kept",
+        "least_shared": "fewest shared answers", "fewest_classes": "fewest different answers",
+    }  # fmt: skip
+    against = interval("against_last", bold=True, digits=2)
+
+    def regret(name: str) -> Callable[[Row], str]:
+        return lambda row: number(row[name]["regret"], 2) if name in row else ""
+
+    return table(
+        "Regret: points of avg@16 that the chosen step lies below the best of its run, means over the runs. "
+        "Runs with labels have two or five steps to choose from, ablations the last and the start. All that "
+        "these choices read are the votes on trained questions. Against last: first votes, interval over "
+        "starts and seeds; three runs are too few for theirs to mean much.",
+        "python benchmarks/findings/checkpoint_choice.py data data/reference/tables",
+        {
+            "runs": lambda row: f"{row['last']['runs']} {row['kind']}",
+            "questions": lambda row: "trained" if row["split"] == "train" else "held-out",
+            **{shown: regret(name) for name, shown in names.items()},
+            "against last": lambda row: against(row["first_votes"]),
+        },
+        pivoted(rows, ["kind", "split"], lambda row: str(row["choice"])),
+    )
+
+
 def confidences(rows: list[Row]) -> str:
     """Tabulate AUROCs: one row per start, method, measure and region, one column per block."""
 
@@ -289,8 +319,8 @@ def number(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
     """Format as the page does: no zero before the point; nothing for what there is not."""
     if value is None:
         return ""
-    text = f"{value:{'+' if sign else ''}.{digits}f}"
-    return text.replace("0.", ".", 1).replace("-", "−") if abs(value) < 1 else text
+    text = f"{value:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
 def plain(name: str, digits: int = 3) -> Callable[[Row], str]:
@@ -298,14 +328,16 @@ def plain(name: str, digits: int = 3) -> Callable[[Row], str]:
     return lambda row: number(row[name], digits)
 
 
-def interval(name: str, *, bold: bool = False, ends: tuple[str, str] | None = None) -> Callable[[Row], str]:
+def interval(
+    name: str, *, bold: bool = False, ends: tuple[str, str] | None = None, digits: int = 3
+) -> Callable[[Row], str]:
     """Show a difference with its interval, bold where asked and the interval leaves out 0."""
     low, high = ends or (f"{name}_low", f"{name}_high")
 
     def show(row: Row) -> str:
         if row[name] is None:
             return ""
-        value, least, most = (number(row[key], sign=True) for key in (name, low, high))
+        value, least, most = (number(row[key], digits, sign=True) for key in (name, low, high))
         text = f"{value} ({least} to {most})"
         return f"**{text}**" if bold and (row[low] > 0 or row[high] < 0) else text
 

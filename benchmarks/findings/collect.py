@@ -30,7 +30,8 @@ from dttrl.data.tables import read_metadata, read_table, write_table
 METRICS = (
     "step", "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "ground_truth_ratio",
     "diversity", "diversity_weight", "auroc", "auroc_within", "positive_rate", "fallbacks", "shift",
-    "confidence_mean", "learning_rate",
+    "confidence_mean", "learning_rate", "expected_accuracy", "latent_separation", "latent_gain",
+    "latent_none",
 )  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def keep_run(run: Path, target: Path) -> None:
         known = read_metadata(run / "history.parquet")
         write_table(target / "history.parquet", history, HISTORY, metadata=known, overwrite=True)
     method = run.name.split(".", 1)[1].rsplit(".", 1)[0]
-    if method in plans.METHODS:
+    if method in plans.METHODS or method in plans.LATENT:
         shutil.copy(run / "labels.parquet", target / "labels.parquet")
     else:
         step = table.column("step")

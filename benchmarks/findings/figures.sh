@@ -28,5 +28,7 @@ for start in sums-wrong products-wrong; do
   analyze compare "$pack#$start.*" --split train --plot "$figures/ablations-$start.png" -o "$tables/ablations-$start.parquet"
   analyze compare "$pack#$start.*" --split heldout -o "$tables/ablations-$start-heldout.parquet"
 done
+# Choice of a checkpoint without gold answers
+python "$(dirname "$0")/checkpoint_choice.py" "$(dirname "$pack")" "$tables"
 # docs/results-tables.md
 python "$(dirname "$0")/appendix.py" "$tables"

@@ -3,11 +3,11 @@
     python benchmarks/findings/grid.py --out OUT --starts STARTS --jobs 60 --seconds 400
 
 Every worker is one process on one GPU (or the CPU) that does one job after the other: a training run, or
-sampling 256 rollouts a question from a start for the scaling of the voting budget. Missing starts are
-pre-trained first. What has not begun when the time is nearly up is left out, and said so. ``OUT`` gets
-``runs.tar.xz`` (settings, metrics, labels, evaluations; for a few runs the rollouts without their texts),
-``tables.tar.xz`` (what ``dttrl analyze`` made where the rollouts were whole), ``starts.tar.xz`` and
-``grid.json`` (one record a job).
+sampling 256 rollouts a question from a start for the scaling of the voting budget. The starts come from
+``data/starts.tar.xz`` or from what ``--starts`` names; those it lacks, and with ``--pretrain`` all, are
+pre-trained first. What has not begun when the time is nearly up is left out, and said so; the same command
+with ``--skip-done`` goes on with the rest. ``OUT`` gets the archives of ``packing.py`` and ``grid.json``
+(one record a job).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,15 +31,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import plan as plans
-
-RECIPE = Path(os.environ.get("RECIPE", "data/recipes/arithmetic"))
-SMALL = ("config.yaml", "metrics.jsonl", "labels.parquet", "evaluations.parquet")
-SLIM = [
-    "step", "query_id", "sample_id", "source", "prompt", "gold", "text", "finish_reason", "num_tokens",
-    "answer", "answer_class", "confidence", "reward", "trained",
-]  # fmt: skip
-LARGEST = 15 * 2**20
-"""Bytes of a packed file."""
+import starts
+from packing import MEASURES, analyse, finished_runs, pack
 
 
 def main() -> None:
@@ -56,15 +48,20 @@ def main() -> None:
     runs = [run for run in runs if not options.only or any(part in run.name for part in options.only)]
     if options.skip_done:
         known = {run.name for run in finished_runs(options)}
+        known.update(options.done.read_text().split() if options.done else ())
         runs = [run for run in runs if run.name not in known]
     # The rollouts for the budgets come early: they are few, and everything else can be cut short.
     budgets: list[Any] = [] if options.no_budget else list(plans.starts(options.plan))
     budgets = [name for name in budgets if not options.only or any(part in name for part in options.only)]
+    if options.skip_done:
+        last = MEASURES[-1]
+        budgets = [name for name in budgets if not (options.work / f"{name}.{last}.parquet").is_file()]
     jobs: list[Any] = [*runs[: options.limit], *budgets]
     jobs.sort(key=lambda job: 0 if isinstance(job, str) else 1)
     records = work_through(jobs, options, gpus, began)
     say(began, f"{sum(r['rc'] == 0 for r in records)} of {len(jobs)} jobs done")
-    analyse(options, began)
+    if not options.no_tables:
+        say(began, "tables made, failed: {}, {}".format(*analyse(options)))
     pack(options, records)
     say(began, "packed")
 
@@ -83,50 +80,19 @@ def count_gpus() -> int:
 
 
 def prepare_starts(options: argparse.Namespace, gpus: int, began: float) -> None:
-    """Put every start's model and questions into the work folder; pre-train the families that lack one."""
-    if options.plan == "smollm2":
+    """Put every start's model and questions into the work folder; pre-train those that are not there."""
+    if plans.on_smollm2(options.plan):
         link_starts(options, began)
         return
-    missing: dict[str, list[tuple[str, float]]] = {}
-    for name, (operation, level) in plans.STARTS.items():
-        found = options.starts / name if options.starts else None
-        if found is not None and (found / "recipe.json").is_file():
-            if found.resolve() != (options.work / "starts" / name).resolve():
-                shutil.copytree(found, options.work / "starts" / name, dirs_exist_ok=True)
-        else:
-            missing.setdefault(operation, []).append((name, level))
-    running = []
-    for index, (operation, wanted) in enumerate(missing.items()):
-        levels = [f"{level:.2f}" for _, level in wanted]
-        command = [
-            sys.executable, str(RECIPE / "pretrain.py"), "--out", str(options.work / f"pretrain-{index}"),
-            "--operation", operation, "--digits", "3,4", "--last-step", "places", "--seed", "0",
-            "--stop-accuracy", *levels, "--eval-every", "10", "--steps", "6000", "--corpus", "60000",
-            "--max-seconds", str(options.pretrain_seconds), "--batch", "128", "--save-dtype", "bfloat16",
-            "--device", "cuda" if gpus else "cpu",
-        ]  # fmt: skip
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(index % max(gpus, 1))}
-        log = (options.work / f"pretrain-{index}.log").open("w")
-        running.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-    for index, (process, wanted) in enumerate(zip(running, missing.values(), strict=True)):
-        process.wait()
-        for name, level in wanted:
-            folder = options.work / f"pretrain-{index}"
-            made = folder / f"at-{level:.2f}"
-            made = made if made.is_dir() else folder / "last"
-            if not made.is_dir():
-                raise SystemExit(f"pre-training failed: {options.work}/pretrain-{index}.log")
-            shutil.copytree(made, options.work / "starts" / name, dirs_exist_ok=True)
+    folder = options.work / "starts"
+    device = "cuda" if gpus else "cpu"
+    if not options.pretrain:
+        starts.gather(options.starts or starts.ARCHIVE, folder)
+    starts.pretrain(folder, seconds=options.pretrain_seconds, device=device, gpus=gpus)
     for name in plans.STARTS:
-        folder = options.work / "starts" / name
-        subprocess.run(
-            [sys.executable, str(RECIPE / "write_questions.py"), str(folder / "recipe.json"), str(folder)],
-            check=True,
-        )
-        figures = json.loads((folder / "recipe.json").read_text())["figures"]
-        short = {key: round(figures[key], 3) for key in ("avg", "maj@64", "auroc_all_question", "diversity")}
-        say(began, f"start {name}: {short}")
-        if figures["avg"] < 0.05:
+        known = starts.described(folder / name)
+        say(began, f"start {name}: {known}")
+        if known["avg"] < 0.05:
             raise SystemExit(f"start {name} has learnt nothing: give --pretrain-seconds more")
 
 
@@ -196,10 +162,10 @@ def worker(
     dttrl_main: Callable[[Sequence[str]], int],
 ) -> None:
     """Take one job after the other while there is time for as long a one as the last."""
-    if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
-    device, last = ("cuda" if gpus else "cpu"), 0.0
-    run_dttrl = fresh_process if options.fresh or (gpus and not cuda_starts()) else dttrl_main
+    on_gpu = gpus > 0 and (options.gpu_jobs is None or number < options.gpu_jobs)
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(number % gpus) if on_gpu else ""
+    device, last = ("cuda" if on_gpu else "cpu"), 0.0
+    run_dttrl = fresh_process if options.fresh or (on_gpu and not cuda_starts()) else dttrl_main
     while time.monotonic() + last < deadline:
         with lock:
             index = following.value
@@ -217,6 +183,8 @@ def worker(
                 else [train_command(job, options, device)]
             )
             rc = next((code for command in commands if (code := run_dttrl(command))), 0)
+            if rc == 0 and not isinstance(job, str):
+                forget_weights(options.work / "runs" / job.name)
         seconds = time.monotonic() - started
         last = last if isinstance(job, str) else seconds
         # A file a record, moved into its place: a worker may be killed at any time.
@@ -245,21 +213,31 @@ def fresh_process(command: Sequence[str]) -> int:
 
 
 def train_command(run: plans.Planned, options: argparse.Namespace, device: str) -> list[str]:
-    """Return the arguments of ``dttrl`` for a run."""
+    """Return the arguments of ``dttrl`` that begin a run, or go on with it."""
+    folder = options.work / "runs" / run.name
+    if options.skip_done and any(folder.glob("checkpoints/step-*/state.json")):
+        return ["train", "--resume", str(folder), "--device", device, "--quiet"]
     start = options.work / "starts" / run.start
     flags = [part for name, value in run.options.items() for part in (f"--{name}", value) if part]
     return [
         "train", str(start), str(start / "questions.jsonl"), "--heldout", str(start / "heldout.jsonl"),
-        "--run", str(options.work / "runs" / run.name), "--device", device, "--overwrite", "--quiet",
+        "--run", str(folder), "--device", device, "--overwrite", "--quiet",
         "--keep-rollouts" if run.keep_rollouts else "--no-keep-rollouts", *flags,
     ]  # fmt: skip
+
+
+def forget_weights(run: Path) -> None:
+    """Empty the checkpoints of a finished run: a few of a language model fill a disk."""
+    for path in (run / "checkpoints").rglob("*"):
+        if path.is_file():
+            path.unlink()
 
 
 def budget_commands(start: str, options: argparse.Namespace, device: str) -> list[list[str]]:
     """Return the commands that make the budget table of a start, for two measures of confidence."""
     folder, tables = options.work / "starts" / start, options.work / "tables"
     tables.mkdir(exist_ok=True)
-    base = plans.SMOLLM2_BASE if options.plan == "smollm2" else plans.BASE
+    base = plans.base(options.plan)
     drawn = options.work / f"{start}.parquet"
     commands = [
         [
@@ -269,108 +247,18 @@ def budget_commands(start: str, options: argparse.Namespace, device: str) -> lis
             "--device", device, "--dtype", base["dtype"], "--overwrite", "--quiet",
         ]
     ]  # fmt: skip
-    for measure in ("topk", "perplexity"):
+    for measure in MEASURES:
         scored = options.work / f"{start}.{measure}.parquet"
-        commands += [
-            ["score", str(drawn), "-o", str(scored), "--region", "all", "--measure", measure, "--overwrite"],
-            [
+        commands.append(
+            ["score", str(drawn), "-o", str(scored), "--region", "all", "--measure", measure, "--overwrite"]
+        )
+        if not options.no_tables:
+            commands.append([
                 "analyze", "budget-scaling", str(scored), "--method", "all", "--overwrite", "--quiet",
                 "-o", str(tables / f"budget.{start}.{measure}.parquet"),
                 "--plot", str(tables / f"budget.{start}.{measure}.svg"),
-            ],
-        ]  # fmt: skip
+            ])  # fmt: skip
     return commands
-
-
-def analyse(options: argparse.Namespace, began: float) -> None:
-    """Make the tables that need whole rollouts, one process a run."""
-    tables = options.work / "tables"
-    tables.mkdir(exist_ok=True)
-    running = []
-    for run in kept_runs(options):
-        for what, more in (("confidence", ["--every", "5"]), ("labels", []), ("distribution-shift", [])):
-            log = (options.work / f"{run.name}.{what}.log").open("w")
-            output = tables / f"{what}.{run.name}.parquet"
-            command = ["analyze", what, str(run), "-o", str(output), "--overwrite", "--quiet", *more]
-            code = "import sys; from dttrl_cli.app import main; sys.exit(main(sys.argv[1:]))"
-            running.append(
-                subprocess.Popen([sys.executable, "-P", "-c", code, *command], stdout=log, stderr=log)
-            )
-    failed = sum(process.wait() != 0 for process in running)
-    say(began, f"{len(running)} tables made, {failed} failed")
-
-
-def kept_runs(options: argparse.Namespace) -> list[Path]:
-    """Return the finished runs that kept their rollouts."""
-    return [run for run in finished_runs(options) if any((run / "rollouts").glob("*.parquet"))]
-
-
-def finished_runs(options: argparse.Namespace) -> list[Path]:
-    """Return the runs that reached their last step."""
-    runs = sorted((options.work / "runs").glob("*"))
-    return [run for run in runs if (run / "checkpoints" / f"step-{options.steps:06d}").is_dir()]
-
-
-def slim_rollouts(run: Path, target: Path) -> None:
-    """Copy a run's rollouts without texts and token values: what labels and shifts are computed from."""
-    import pyarrow as pa
-
-    from dttrl.data.schemas import ROLLOUTS
-    from dttrl.data.tables import read_metadata, write_table
-
-    for path in sorted((run / "rollouts").glob("*.parquet")):
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(path, columns=SLIM)
-        for name in ("text", "prompt"):
-            position = table.column_names.index(name)
-            empty = pa.array([""] * table.num_rows, table.schema.field(name).type)
-            table = table.set_column(position, table.schema.field(name), empty)
-        target.mkdir(parents=True, exist_ok=True)
-        write_table(target / path.name, table, ROLLOUTS, metadata=read_metadata(path))
-
-
-def pack(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> None:
-    """Write the archives and the record of the jobs; a part that would be too large is left out and said."""
-    (options.out / "grid.json").write_text(json.dumps(list(records)))
-    packed = options.work / "packed"
-    shutil.rmtree(packed, ignore_errors=True)
-    for run in finished_runs(options):
-        (packed / run.name).mkdir(parents=True, exist_ok=True)
-        for name in SMALL:
-            if (run / name).is_file():
-                shutil.copy(run / name, packed / run.name / name)
-        if any((run / "rollouts").glob("*.parquet")):
-            slim_rollouts(run, packed / run.name / "rollouts")
-            if (run / "history.parquet").is_file():
-                shutil.copy(run / "history.parquet", packed / run.name / "history.parquet")
-    rollouts = lambda info: None if "rollouts" in info.name else info  # noqa: E731
-    archive(options.out / "runs.tar.xz", packed, "runs", keep=rollouts)
-    only = lambda info: info if info.isdir() or "rollouts" in info.name else None  # noqa: E731
-    archive(options.out / "rollouts.tar.xz", packed, "runs", keep=only)
-    archive(options.out / "tables.tar.xz", options.work / "tables", "tables")
-    light = lambda info: None if info.issym() or info.size > 2**23 else info  # noqa: E731
-    archive(options.out / "starts.tar.xz", options.work / "starts", "starts", keep=light)
-    logs = options.work / "logs"
-    logs.mkdir(exist_ok=True)
-    for log in options.work.glob("*.log"):
-        shutil.copy(log, logs)
-    archive(options.out / "logs.tar.xz", logs, "logs")
-
-
-def archive(path: Path, folder: Path, name: str, *, keep: Any = None) -> None:
-    """Pack a folder; what is larger than a transfer takes is cut into ``.0``, ``.1`` (``cat`` joins them)."""
-    if not folder.is_dir():
-        return
-    with tarfile.open(path, "w:xz", preset=2) as tar:
-        tar.add(folder, arcname=name, filter=keep)
-    size = path.stat().st_size
-    print(f"{path.name}: {size / 2**20:.1f} MiB", flush=True)
-    if size > LARGEST:
-        data = path.read_bytes()
-        for number, start in enumerate(range(0, size, LARGEST)):
-            path.with_name(f"{path.name}.{number}").write_bytes(data[start : start + LARGEST])
-        path.unlink()
 
 
 def parse() -> argparse.Namespace:
@@ -378,14 +266,19 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train the runs of plan.py side by side.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the archives")
     parser.add_argument("--work", type=Path, default=Path("/tmp/findings"), help="folder for everything else")
-    parser.add_argument("--plan", choices=["small", "smollm2"], default="small", help="see plan.py")
+    parser.add_argument("--plan", choices=plans.PLANS, default="small", help="see plan.py")
     parser.add_argument(
-        "--starts", type=Path, help="folder of starts that need no pre-training; smollm2: the model folder"
+        "--starts",
+        type=Path,
+        help="archive or folder of starts (default: data/starts.tar.xz); SmolLM2: the model folder",
     )
+    parser.add_argument("--pretrain", action="store_true", help="pre-train all starts anew")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs side by side")
+    parser.add_argument("--gpu-jobs", type=int, help="how many of them on GPUs, the rest on the CPU (all)")
     parser.add_argument("--seconds", type=float, default=400, help="time for everything but the packing")
     parser.add_argument("--pretrain-seconds", type=float, default=100, help="longest pre-training")
-    parser.add_argument("--skip-done", action="store_true", help="leave out runs that the work folder has")
+    parser.add_argument("--skip-done", action="store_true", help="go on with what the work folder has")
+    parser.add_argument("--done", type=Path, help="file with names of more runs that --skip-done leaves out")
     parser.add_argument("--fresh", action="store_true", help="a new process for every command")
     parser.add_argument("--steps", type=int, default=100, help="steps of a run")
     parser.add_argument("--eval-every", type=int, default=20, help="steps between evaluations")
@@ -393,6 +286,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of the runs to do")
     parser.add_argument("--limit", type=int, help="only the first so many runs")
     parser.add_argument("--budget-samples", type=int, default=256, help="rollouts a question for the budgets")
+    parser.add_argument(
+        "--no-tables", action="store_true", help="leave out the tables of whole rollouts and budgets"
+    )
     parser.add_argument("--no-budget", action="store_true", help="leave the budgets out")
     return parser.parse_args()
 

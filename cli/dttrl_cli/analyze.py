@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dttrl_cli import analyze_runs, options
+from dttrl_cli import analyze_checkpoints, analyze_runs, options
 from dttrl_cli.analysis_outputs import Analysis, analysis, show
 from dttrl_cli.console import Console
 
@@ -149,7 +149,9 @@ def budget_scaling(
     )
 
 
-for _command in (majority_ratio, accuracy, budget_scaling, *analyze_runs.COMMANDS):
+for _command in (
+    majority_ratio, accuracy, budget_scaling, *analyze_runs.COMMANDS, *analyze_checkpoints.COMMANDS,
+):  # fmt: skip
     _command(app)
 
 

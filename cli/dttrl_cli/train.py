@@ -72,12 +72,13 @@ def train(
     """Train a model on its own votes: test-time reinforcement learning without labels.
 
     Gold answers, where the questions have them, are used for evaluation, which chooses the checkpoint that
-    is kept as the best, and by the method ttrl-gt; they never make the labels of the other methods.
+    is kept as the best, and by the method ttrl-gt; they never make the labels of the other methods. Without
+    any, the best is judged at the same steps by the votes: see dttrl analyze checkpoints.
 
     --json prints run, report, method, label (null: the method's), steps, seconds (training steps),
     wall_seconds (first to last step), splits (of each: before and after, with step, questions, n, avg, maj
     and their intervals, majority_ratio, pass), means of the metrics over the first_steps, last_steps (window
-    of each) and all_steps, checkpoints (best and last: step, path, score) and notes.
+    of each) and all_steps, checkpoints (best, last and without_gold: step, path, score, gain) and notes.
     """  # fmt: skip
     from dttrl.errors import InputError
 
@@ -220,8 +221,9 @@ def _show(console: Console, summary: RunSummary) -> None:
         console.result(f"Label accuracy over all {summary.steps_label}: {label_accuracy}")
     for title, saved in (("Best checkpoint:", summary.best), ("Last checkpoint:", summary.final)):
         if saved is not None:
-            score = "" if saved.score is None else f" (avg@n {number(saved.score)})"
-            console.result(f"{title} step {saved.step}{score}, {saved.path}")
+            console.result(f"{title} step {saved.step}{saved.worth}, {saved.path}")
+    if summary.unaided is not None and (summary.splits or summary.best is None):
+        console.result(f"Chosen without gold answers: step {summary.unaided.step}{summary.unaided.worth}")
 
 
 def _data(summary: RunSummary, report: Path) -> dict[str, Any]:
@@ -244,7 +246,11 @@ def _data(summary: RunSummary, report: Path) -> dict[str, Any]:
         "first_steps": summary.first,
         "last_steps": summary.last,
         "all_steps": summary.overall,
-        "checkpoints": {"best": _saved(summary.best), "last": _saved(summary.final)},
+        "checkpoints": {
+            "best": _saved(summary.best),
+            "last": _saved(summary.final),
+            "without_gold": _saved(summary.unaided),
+        },
         "notes": summary.notes,
     }
 
@@ -266,4 +272,6 @@ def _accuracy(step: int, accuracy: Accuracy) -> dict[str, Any]:
 
 
 def _saved(saved: SavedModel | None) -> dict[str, Any] | None:
-    return None if saved is None else {"step": saved.step, "path": saved.path, "score": saved.score}
+    if saved is None:
+        return None
+    return {"step": saved.step, "path": saved.path, "score": saved.score, "gain": saved.gain}

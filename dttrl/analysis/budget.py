@@ -8,7 +8,7 @@ bootstraps over both questions and repeats. Axis letters: B questions, R repeats
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from dttrl.analysis.frames import frame
 from dttrl.answers.grading import Grader
 from dttrl.data.rollout_files import RolloutFiles
 from dttrl.errors import InputError
-from dttrl.method.ballots import BoolArray, FloatArray
+from dttrl.method.ballots import BoolArray, FloatArray, IntArray
 from dttrl.method.scored import NO_ROWS, Scored
 from dttrl.method.voting.registry import METHODS, ParsedMethod, parse_method
 from dttrl.rng import derive
@@ -181,12 +181,12 @@ def draws(
 
 def _parse(names: Sequence[str]) -> Parsed:
     parsed = [(name, parse_method(name)) for name in expand(names)]
+    possible = [info.name for info in METHODS.values() if not info.pooled or info.build_many]
     if "all" in names:
-        return [(name, method) for name, method in parsed if not method.info.pooled]
+        return [(name, method) for name, method in parsed if method.info.name in possible]
     for name, method in parsed:
-        if method.info.pooled:
-            single = ", ".join(info.name for info in METHODS.values() if not info.pooled)
-            raise InputError(f"method {name} votes on all questions together, not one by one as {single}")
+        if method.info.name not in possible:
+            raise InputError(f"method {name} has no budget table; these have: {', '.join(possible)}")
     return parsed
 
 
@@ -227,17 +227,14 @@ def _grid(
     tell: Callable[[int], None],
 ) -> _Grid:
     """Whether each method is right, and tied, on every draw of every question: (B, R) each."""
+    alone = [(name, method) for name, method in methods if not method.info.pooled]
 
     def vote(part: Scored) -> _Grid:
-        size = part.class_RN.shape[1]
-        picked = [draws(name, size, budgets, repeats=repeats, seed=seed) for name in part.query_id]
         found: _Grid = {}
-        for i, budget in enumerate(budgets):
-            order_BRN = np.stack([orders[i] for orders in picked])
-            _, n_draws, width = order_BRN.shape
-            class_RN = np.take_along_axis(part.class_RN[:, None], order_BRN, axis=2).reshape(-1, width)
-            weight_RN = np.take_along_axis(part.confidence_RN[:, None], order_BRN, axis=2).reshape(-1, width)
-            for name, method in methods:
+        for budget, class_BRN, weight_BRN in _drawn(part, budgets, repeats=repeats, seed=seed):
+            _, n_draws, width = class_BRN.shape
+            class_RN, weight_RN = class_BRN.reshape(-1, width), weight_BRN.reshape(-1, width)
+            for name, method in alone:
                 result = method.vote(class_RN, weight_RN).vote
                 right_BR = part.right(result.winner_R.reshape(-1, n_draws))
                 found[budget, name] = right_BR, result.tie_R.reshape(-1, n_draws)
@@ -251,11 +248,14 @@ def _grid(
         for first in range(0, len(block.query_id), size)
     ]
     results: list[_Grid] = []
+    grid: _Grid = {}
     with ThreadPoolExecutor(max(workers, 1)) as pool:
+        together = pool.submit(_pooled_grid, benchmark, methods, budgets, repeats=repeats, seed=seed)
         for found in pool.map(vote, parts):
             results.append(found)
             tell(sum(right_BR.size for right_BR, _ in found.values()))
-    grid: _Grid = {}
+        grid |= together.result()
+    tell(sum(right_BR.size for right_BR, _ in grid.values()))
     for key in results[0]:
         # A question that has just the budget has one draw, which stands for all repeats of the others.
         width = max(found[key][0].shape[1] for found in results)
@@ -265,6 +265,65 @@ def _grid(
         )
         grid[key] = right, tie
     return grid
+
+
+def _drawn(
+    part: Scored, budgets: Sequence[int], *, repeats: int, seed: int
+) -> Iterator[tuple[int, IntArray, FloatArray]]:
+    """Yield each budget with the classes and confidences of its draws, (B, R, N)."""
+    size = part.class_RN.shape[1]
+    picked = [draws(name, size, budgets, repeats=repeats, seed=seed) for name in part.query_id]
+    for i, budget in enumerate(budgets):
+        order_BRN = np.stack([orders[i] for orders in picked])
+        yield (
+            budget,
+            np.take_along_axis(part.class_RN[:, None], order_BRN, axis=2),
+            np.take_along_axis(part.confidence_RN[:, None], order_BRN, axis=2),
+        )
+
+
+def _pooled_grid(
+    benchmark: Benchmark, methods: Parsed, budgets: Sequence[int], *, repeats: int, seed: int
+) -> _Grid:
+    """:func:`_grid` of the methods that are fitted to all questions: draw by draw, a fit each."""
+    together = [
+        (name, method.info.build_many(method.parameters))
+        for name, method in methods
+        if method.info.build_many is not None
+    ]
+    found: _Grid = {}
+    if not together:
+        return found
+    drawn = [list(_drawn(block, budgets, repeats=repeats, seed=seed)) for block in benchmark.blocks]
+    for i, budget in enumerate(budgets):
+        n_draws = max(parts[i][1].shape[1] for parts in drawn)
+        class_FRN = _draws_first([parts[i][1] for parts in drawn], n_draws)
+        weight_FRN = _draws_first([parts[i][2] for parts in drawn], n_draws)
+        chunk = max(1, _CHUNK // (class_FRN.shape[1] * budget))
+        for name, vote in together:
+            votes = [
+                vote(class_FRN[first : first + chunk], weight_FRN[first : first + chunk])
+                for first in range(0, n_draws, chunk)
+            ]
+            winner_BR, tie_BR = (
+                np.concatenate([getattr(vote, field) for vote in votes]).reshape(n_draws, -1).T
+                for field in ("winner_R", "tie_R")
+            )
+            ends = np.cumsum([len(block.query_id) for block in benchmark.blocks])[:-1]
+            right_BR = np.concatenate(
+                [
+                    block.right(winner)
+                    for block, winner in zip(benchmark.blocks, np.split(winner_BR, ends), strict=True)
+                ]
+            )
+            found[budget, name] = right_BR, tie_BR
+    return found
+
+
+def _draws_first(parts: Sequence[NDArray[Any]], n_draws: int) -> NDArray[Any]:
+    """Join (B, R, N) of several blocks as (R, B, N); a block that has a single draw repeats it."""
+    wide = [np.broadcast_to(part, (len(part), n_draws, part.shape[2])) for part in parts]
+    return np.concatenate(wide).swapaxes(0, 1)
 
 
 def _bootstrap(

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from dttrl.analysis.accuracy import Accuracy, Estimate, summarize_split
+from dttrl.analysis.checkpoint_choice import evaluated_accuracy, run_standings
 from dttrl.analysis.runs import read_config, read_metrics, read_scores
+from dttrl.method.first_votes import best_standing
 from dttrl.method.methods import titled
 
 WINDOW = 5
@@ -55,12 +57,21 @@ class SplitChange:
 class SavedModel:
     """A checkpoint's model: the step after which it was saved, its folder, and its score where known.
 
-    The score is avg@n on the held-out questions, else on the training ones.
+    The score is avg@n on the held-out questions, else on the training ones. A run without gold answers has
+    no score, and ``gain`` instead (:mod:`dttrl.method.first_votes`). ``path`` is None where it was not kept.
     """
 
     step: int
-    path: Path
+    path: Path | None
     score: float | None = None
+    gain: float | None = None
+
+    @property
+    def worth(self) -> str:
+        """The score, else the gain, as it is shown; "" where neither is known."""
+        if self.score is not None:
+            return f" (avg@n {self.score:.3f})"
+        return "" if self.gain is None else f" (gain on the first votes {self.gain:+.3f})"
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,8 @@ class RunSummary:
     ``first`` and ``last`` are over ``window`` steps each, which never overlap unless there is one step only.
     ``seconds`` is the sum of the training steps, ``wall_seconds`` runs from the begin of the first to the end
     of the last and holds evaluations, checkpoints and pauses. ``best`` and ``final`` are the checkpoint of
-    the best evaluation and the last one; both read gold answers for nothing but this choice.
+    the best evaluation and the last one; both read gold answers for nothing but this choice. ``unaided`` is
+    the step that would be chosen without gold answers; where there are none, ``best`` was chosen so.
     """
 
     run: Path
@@ -86,6 +98,7 @@ class RunSummary:
     overall: dict[str, float]
     best: SavedModel | None
     final: SavedModel | None
+    unaided: SavedModel | None
     notes: list[str]
 
     @property
@@ -117,7 +130,8 @@ def summarize_run(run: Path, *, seed: int = 0) -> RunSummary:
         changes.append(SplitChange(split, *ends, *summaries))
     window = max(1, min(WINDOW, len(metrics) // 2))
     overall = _means(metrics)
-    best, final = _checkpoints(run)
+    gold = bool(changes)
+    best, final = _checkpoints(run, gold=gold)
     wall_seconds, ended = _wall_clock(metrics)
     return RunSummary(
         run=run,
@@ -133,6 +147,7 @@ def summarize_run(run: Path, *, seed: int = 0) -> RunSummary:
         overall=overall,
         best=best,
         final=final,
+        unaided=_unaided(run),
         notes=_notes(overall),
     )
 
@@ -153,7 +168,7 @@ def _notes(overall: Mapping[str, float]) -> list[str]:
     return []
 
 
-def _checkpoints(run: Path) -> tuple[SavedModel | None, SavedModel | None]:
+def _checkpoints(run: Path, *, gold: bool) -> tuple[SavedModel | None, SavedModel | None]:
     """Return the best and the last checkpoint that are there, from the state that the last one holds."""
     states = {}
     for path in sorted((run / "checkpoints").glob("step-*/state.json")):
@@ -164,12 +179,23 @@ def _checkpoints(run: Path) -> tuple[SavedModel | None, SavedModel | None]:
             continue
     if not states:
         return None, None
-    step = max(states)
-    folder, state = states[step]
+    last, state = max(states), states[max(states)][1]
     best_step = state.get("best_step")
-    score = _finite(state.get("best_score"))
-    best = SavedModel(best_step, states[best_step][0], score) if best_step in states else None
-    return best, SavedModel(step, folder, score if best_step == step else None)
+    value = _finite(state.get("best_score"))
+    known = {"score": value} if gold else {"gain": value}
+    best = SavedModel(best_step, states[best_step][0], **known) if best_step in states else None
+    return best, best if best_step == last else SavedModel(last, states[last][0])
+
+
+def _unaided(run: Path) -> SavedModel | None:
+    """Return the step that the first votes choose, with its accuracy where that was evaluated."""
+    standings = run_standings(run)
+    if not standings:
+        return None
+    chosen = best_standing(standings)
+    accuracy = evaluated_accuracy(run, "heldout") or evaluated_accuracy(run, "train")
+    path = run / "checkpoints" / f"step-{chosen.step:06d}" / "model"
+    return SavedModel(chosen.step, path if path.is_dir() else None, accuracy.get(chosen.step), chosen.gain)
 
 
 def _wall_clock(metrics: Sequence[Mapping[str, Any]]) -> tuple[float | None, str | None]:

@@ -22,7 +22,7 @@ _LONGEST = 1.5
 """No parameter moves further than this in a step."""
 _FURTHEST = 9.0
 """No parameter leaves its prior mean by more than this."""
-_NEAR = 2e-4
+_NEAR = 1e-2
 """A fit ends when a Newton step would gain less than half of this, in nats."""
 _MOST_STEPS = 100
 _SHORTEST = 1e-6
@@ -36,11 +36,11 @@ class Prior(NamedTuple):
 
 
 def climb(
-    evaluate: Evaluate, start_FP: FloatArray, prior: Prior, *, bend: float
+    evaluate: Evaluate, start_FP: FloatArray, prior: Prior, *, bend: FloatArray | float
 ) -> tuple[FloatArray, FloatArray]:
     """Return the parameters (F, P) at a maximum near each start, and the log-posteriors there (F,).
 
-    ``bend`` is a guess of the negative curvature of the log-likelihood, the same for all parameters.
+    ``bend`` is a guess of the negative curvature of the log-likelihood by parameter: (P,), or one for all.
     """
     mean_FP, precision_FP = (np.broadcast_to(part, start_FP.shape) for part in prior)
     at_FP = np.where(precision_FP >= FIXED, mean_FP, start_FP)

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,13 +41,16 @@ from numpy.typing import NDArray
 
 from dttrl.method.ascent import FIXED, Prior, climb
 from dttrl.method.ballots import FloatArray, IntArray, class_sums
+from dttrl.method.class_entries import ClassEntries
 from dttrl.method.mean_likelihood import ClassMeans, MeanLikelihood, evidence
-from dttrl.method.vote_likelihood import VoteLikelihood, none_and
+from dttrl.method.vote_likelihood import VoteLikelihood
 
 WITNESSES = 6.0
 """Votes of one model on one question are worth this many independent ones, however many there are."""
 LEAST_GAIN = 2.0
 """Nats by which confidence must raise the log-likelihood before it has a say."""
+MOST_SEPARATION = 5.0
+"""Deviations between right and wrong beyond which a fit has taken an outlier for the right class."""
 _HALF = 0.5
 _LEAST_NOISE = 1e-6
 _TINY = 1e-300
@@ -77,14 +81,13 @@ class Sums(NamedTuple):
     def joined(parts: Sequence[Sums]) -> Sums:
         """Return the questions of several, one after the other, no wider than the most classes of one."""
         width = max(int((part.votes > 0).sum(axis=-1).max(initial=1)) for part in parts)
-
-        def fitted(array: FloatArray) -> FloatArray:
-            missing = max(width - array.shape[-1], 0)
-            return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])[..., :width]
-
-        return Sums(
-            *(np.concatenate([fitted(a) for a in same], axis=-2) for same in zip(*parts, strict=True))
-        )
+        ends = np.cumsum([len(part.votes) for part in parts])
+        joined = Sums(*(np.zeros((int(ends[-1]), width)) for _ in Sums._fields))
+        for part, end in zip(parts, ends.tolist(), strict=True):
+            for whole, piece in zip(joined, part, strict=True):
+                some = piece[:, :width]
+                whole[end - len(some) : end, : some.shape[1]] = some
+        return joined
 
 
 def summed(class_RN: IntArray, confidence_RN: FloatArray) -> Sums:
@@ -125,6 +128,8 @@ class Latent:
     kappa: Any
     odds: Any
     """c, what confidence adds to the votes' log-odds that a class is right."""
+    blind_variance: Any
+    """T of the best fit without delta."""
     gain: Any
     """Nats by which delta raises the log-likelihood of the class means; comparable between measures."""
     power: float | None = None
@@ -139,6 +144,10 @@ class Latent:
         """Return the fit of one of F pools."""
         values = {name: getattr(self, name) for name in _FITTED}
         return replace(self, **{name: float(value[index]) for name, value in values.items()})
+
+    def repeated(self, times: int) -> Latent:
+        """Return F fits as ``times`` as many, each several times in a row."""
+        return Latent(**{name: np.repeat(getattr(self, name), times) for name in _FITTED}, power=self.power)
 
     def to_array(self) -> FloatArray:
         """Return the parameters of a single fit as float64."""
@@ -175,49 +184,58 @@ def fit_latents(
     used = Sums(*(part.astype(np.float64, copy=False) for part in sums))
     a, b, theta, pi = _fit_votes(used.votes, none if power is None else none or 0.1, start)
     flat = np.zeros(len(a))
-    fitted = Latent(a, b, theta, pi, flat, flat, flat, flat + 1.0, flat, flat, power)
+    fitted = Latent(a, b, theta, pi, flat, flat, flat, flat + 1.0, flat, flat, flat, power)
     return _fit_confidence(used, fitted, start)
 
 
 def posterior(sums: Sums, latent: Latent) -> FloatArray:
-    """Return the probability (..., R, C) that each class is right; what is left to 1: that none is."""
-    odds, likelihood = _prior_odds(sums.votes, latent), np.zeros(sums.votes.shape)
-    kappa, c = _wide(latent.kappa), _wide(latent.odds)
+    """Return the probability that each class is right, as the shape of ``sums`` has them.
+
+    What is left to 1 is the probability that none is. ``latent`` is one fit for (R, C), or F for (F, R, C).
+    """
+    table = sums if sums.votes.ndim == 3 else Sums(*(part[None] for part in sums))
+    entries = ClassEntries.of(table.votes)
+
+    of_fit = partial(_of_fit, entries)
+    odds = of_fit(latent.kappa) * _prior_odds(entries, table.votes, latent) + of_fit(latent.odds)
     if np.any(np.asarray(latent.delta) > 0):
-        weights = ClassMeans(sums.known, sums.mean).weights(_wide(latent.class_variance), _wide(latent.noise))
-        likelihood = evidence(_wide(latent.delta), weights)
-    return none_and(np.where(sums.votes > 0, kappa * odds + c + likelihood, -np.inf))[0]
+        means = ClassMeans.of(entries, entries.flat(table.known), entries.flat(table.mean))
+        weights = means.weights(of_fit(latent.class_variance), of_fit(latent.noise))
+        odds = odds + evidence(of_fit(latent.delta), weights)
+    right_FRC = np.zeros(table.votes.size)
+    right_FRC[entries.cell_E] = entries.none_and(odds)[0]
+    return right_FRC.reshape(sums.votes.shape)
 
 
-def _wide(value: Any) -> FloatArray:
-    return np.asarray(value, dtype=np.float64)[..., None, None]
+def _of_fit(entries: ClassEntries, value: Any) -> FloatArray:
+    """Return a parameter, (F,) or of a single fit, at the entries."""
+    return entries.of_fit(np.broadcast_to(np.asarray(value, dtype=np.float64), (entries.n_fits,)))
 
 
-def _prior_odds(votes: FloatArray, latent: Latent) -> FloatArray:
-    """Return log P(z = k) - log P(z = 0) given the votes alone; 0 where a class has none."""
+def _prior_odds(entries: ClassEntries, votes_FRC: FloatArray, latent: Latent) -> FloatArray:
+    """Return log P(z = k) - log P(z = 0) given the votes alone, (E,)."""
     from scipy.special import gammaln
 
-    none = _wide(latent.none)
+    of_fit = partial(_of_fit, entries)
+    none, votes = of_fit(latent.none), entries.flat(votes_FRC)
     right = np.log1p(-none) - np.log(none)
-    here = votes > 0
     if latent.power is not None:
-        share = np.where(here, latent.power * np.log(np.maximum(votes, 1.0)), -np.inf)
-        most = np.maximum(share.max(axis=-1, keepdims=True), 0.0)
-        total = most + np.log(np.maximum(np.exp(share - most).sum(axis=-1, keepdims=True), _TINY))
-        return np.where(here, right + share - total, 0.0)
-    all_votes = votes.sum(axis=-1, keepdims=True)
-    n = votes * np.minimum(1.0, WITNESSES / np.maximum(all_votes, 1.0))
-    total = np.minimum(all_votes, WITNESSES)
-    a, theta = _wide(latent.a), _wide(latent.theta)
+        share = latent.power * np.log(votes)
+        most = np.maximum.reduceat(share, entries.first_Q) if share.size else share
+        return (
+            right + share - entries.spread(most + np.log(entries.total(np.exp(share - entries.spread(most)))))
+        )
+    all_votes = entries.total(votes)
+    n = votes * entries.spread(np.minimum(1.0, WITNESSES / np.maximum(all_votes, 1.0)))
+    total = entries.spread(np.minimum(all_votes, WITNESSES))
+    a, theta = of_fit(latent.a), of_fit(latent.theta)
     # With b above theta a class of more votes could be the less likely one.
-    b = np.minimum(_wide(latent.b), theta)
-    some = np.where(here, n, 1.0)
-    odds = (
-        gammaln(a + n) + gammaln(b + total - n) - gammaln(theta + total - n) - gammaln(some)
+    b = np.minimum(of_fit(latent.b), theta)
+    return np.asarray(
+        right + gammaln(a + n) + gammaln(b + total - n) - gammaln(theta + total - n) - gammaln(n)
         + gammaln(a + b) - gammaln(a) - gammaln(b) - gammaln(a + b + total)
         + gammaln(theta + total) - np.log(theta)
     )  # fmt: skip
-    return np.where(here, right + odds, 0.0)
 
 
 def _fit_votes(
@@ -248,25 +266,33 @@ def _fit_confidence(sums: Sums, votes: Latent, start: Latent | None) -> Latent:
     if votes.power is not None:  # what was given is not corrected
         free = np.array([*free[:2], FIXED, FIXED])
     begin = [np.array([delta, 0.0, 0.0, 0.0]) for delta in _STARTS]
+    blind_start = 0.0
     if start is not None and start.delta > 0:
-        scale = max(start.noise, _TINY)
-        relative = np.maximum([start.delta / np.sqrt(scale), start.class_variance / scale], 1e-4)
-        begin[-1] = np.array([*np.log(relative), np.log(start.kappa), start.odds])
+        at_once = [start.delta / np.sqrt(start.noise), start.class_variance / start.noise]
+        begin = [np.array([*np.log(np.maximum(at_once, 1e-4)), np.log(start.kappa), start.odds])]
+        blind_start = float(np.log(max(start.blind_variance / start.noise, 1e-4)))
     # The last climb of a pool is the one without delta, which no votes correct.
     blind = np.array([FIXED, free[1], FIXED, FIXED])
-    rows = [*begin, np.array([_NO_DELTA, 0.0, 0.0, 0.0])]
+    rows = [*begin, np.array([_NO_DELTA, blind_start, 0.0, 0.0])]
     width = len(rows)
     means_at = np.tile(mean, (width, 1))
     means_at[-1, 0] = _NO_DELTA
     precision = np.stack([*[free] * len(begin), blind])
     tiled = Sums(*(np.repeat(part, width, axis=0) for part in sums))
-    odds = np.repeat(_prior_odds(sums.votes, votes), width, axis=0)
-    model = MeanLikelihood(ClassMeans(tiled.known, tiled.mean), tiled.votes, odds, np.repeat(noise_F, width))
+    entries = ClassEntries.of(tiled.votes)
+    odds = _prior_odds(entries, tiled.votes, votes.repeated(width))
+    means = ClassMeans.of(entries, entries.flat(tiled.known), entries.flat(tiled.mean))
+    model = MeanLikelihood(means, odds, np.repeat(noise_F, width))
     prior = Prior(np.tile(means_at, (n_fits, 1)), np.tile(precision, (n_fits, 1)))
-    at, value = climb(
-        model.evaluate, np.tile(np.stack(rows), (n_fits, 1)), prior, bend=0.25 * sums.votes.shape[1]
-    )
+    # The log-likelihood in log delta bends by twice its gain, and in log T by half a nat a contrast.
+    contrasts = 0.5 * (len(entries.cell_E) - len(entries.first_Q)) / len(prior.mean)
+    size = 0.25 * sums.votes.shape[1]
+    bend = np.array([size if start is None else size + 2.0 * max(start.gain, 0.0), contrasts, size, size])
+    at, value = climb(model.evaluate, np.tile(np.stack(rows), (n_fits, 1)), prior, bend=bend)
     at, value = at.reshape(n_fits, width, 4), value.reshape(n_fits, width)
+    # Two classes of heavy tails can pass for a right one that is sure beyond measure.
+    separation = np.exp(at[:, :, 0]) / np.sqrt(1.0 + np.exp(at[:, :, 1]))
+    value = np.where(separation > MOST_SEPARATION, -np.inf, value)
     best = value[:, :-1].argmax(axis=1)
     gain_F = np.where(tells_F, value[np.arange(n_fits), best] - value[:, -1], 0.0)
     speaks_F = gain_F >= LEAST_GAIN
@@ -279,6 +305,7 @@ def _fit_confidence(sums: Sums, votes: Latent, start: Latent | None) -> Latent:
         noise=noise_F,
         kappa=np.exp(chosen[:, 2]),
         odds=chosen[:, 3],
+        blind_variance=np.exp(at[:, -1, 1]) * noise_F,
         gain=gain_F,
     )
 

@@ -125,7 +125,7 @@ class Scoring(Section):
         description="Tokens that a rollout's confidence averages: last-step (from the last blank line before "
         "the answer), all, tail:N (the last N), bottom:SHARE:WINDOW, lowest:WINDOW (least sure windows).",
     )
-    measure: Measure | Literal["auto"] = Field(
+    measure: Literal[Measure, "auto"] = Field(
         "topk",
         description="Token statistic that a rollout's confidence averages: topk (minus the mean of the k "
         "largest log-probabilities), logprob or perplexity of the sampled tokens, entropy, self-certainty; "

@@ -36,14 +36,15 @@ _OPTIMIZER, _HISTORY, _STATE = "optimizer.pt", "history.npz", "state.json"
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Where a run is: the last finished step, and the evaluation that was best so far."""
+    """Where a run is: the last finished step, and the step that was best so far of those that were judged."""
 
     step: int
     settings: str = ""
     """Digest of the settings that the run was trained with."""
     best_step: int | None = None
     best_score: float | None = None
-    """avg@n on the held-out questions, else on the training ones; it reads gold answers."""
+    """avg@n on the held-out questions, else on the training ones; where no question has a gold answer, what
+    the votes gained on the first ones (:mod:`dttrl.method.first_votes`)."""
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dttrl.data.outputs import locked
 from dttrl.errors import InputError
+from dttrl.method.first_votes import standings_of
 from dttrl.sampling.models import save_model
 from dttrl.settings.choices import OpenRLHF
 from dttrl.settings.commands import TrainConfig
@@ -187,10 +188,19 @@ class _Run:
             scores[split] = float(summary[f"avg@{self.config.evaluation.samples}"])
             self.observer.evaluation(step, split, {**summary, "seconds": time.perf_counter() - started})
         self.folder.flush("evaluations")
-        score = scores.get("heldout", scores.get("train"))
-        best = self.state.best_score
-        if step and score is not None and (best is None or score > best):
-            self.state = replace(self.state, best_step=step, best_score=score)
+        best, gold = self.state.best_score, scores.get("heldout", scores.get("train"))
+        if step and gold is not None and (best is None or gold > best):
+            self.state = replace(self.state, best_step=step, best_score=gold)
+        elif step and not scores:
+            self._judge_by_first_votes(step)
+
+    def _judge_by_first_votes(self, step: int) -> None:
+        """Without any gold answer: make the step the best where it gained as much as any before it."""
+        labels, best = self.folder.table("labels"), self.state.best_score
+        assert labels is not None
+        (standing,) = standings_of(labels, [step], kind=self.config.scoring.kind)
+        if best is None or standing.gain >= best:
+            self.state = replace(self.state, best_step=step, best_score=standing.gain)
 
     def _checkpoint(self) -> None:
         self.folder.flush("history")

@@ -59,6 +59,11 @@ class RunFolder:
         """Append rows to ``labels``, ``evaluations`` or ``history``; :meth:`flush` writes them."""
         self._tables[name].append(table)
 
+    def table(self, name: str) -> pa.Table | None:
+        """Return the rows of a table so far, flushed or not; None where there are none."""
+        parts = self._tables[name]
+        return pa.concat_tables(parts) if parts else None
+
     def flush(self, *names: str) -> None:
         """Replace the named tables (all by default) by what has been added so far."""
         for name in names or TABLES:

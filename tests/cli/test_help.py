@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
     "generate", "import", "score", "vote", "train", "analyze majority-ratio", "analyze accuracy",
     "analyze budget-scaling", "analyze distribution-shift", "analyze labels", "analyze confidence",
-    "analyze compare", "doctor",
+    "analyze compare", "analyze checkpoints", "doctor",
 ]  # fmt: skip
 
 

@@ -151,8 +151,8 @@ def test_vote_uses_the_confidences_of_a_file(tmp_path: Path, capsys: pytest.Capt
 def test_vote_without_confidence_says_what_remains(capsys: pytest.CaptureFixture[str]) -> None:
     _, notes = run(capsys, "vote", DATA / "verl_40.jsonl")
     assert (
-        "read as verl; no confidence: votes without weights (sc, latent); best-of-n and MoB on a stored score need"
-        in notes
+        "read as verl; no confidence: votes without weights (sc, latent); best-of-n and MoB on a stored "
+        "score need" in notes
     )
     assert "possible without them: sc, latent" in error(
         capsys, "vote", "-q", DATA / "verl_40.jsonl", "-m", "wsc"

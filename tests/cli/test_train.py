@@ -34,6 +34,18 @@ def test_the_table_compares_windows_of_steps(run: Path, capsys: pytest.CaptureFi
     assert "Label accuracy over all 4 steps: 0.500" in text
     assert f"Best checkpoint: step 4 (avg@n 0.500), {run / 'checkpoints' / 'step-000004' / 'model'}" in text
     assert "Last checkpoint: step 4" in text
+    # No labels are kept: the evaluations' votes, which never change, choose the last of their steps.
+    assert re.search(r"^Chosen without gold answers: step 2 \(avg@n 0\.750\)$", text, re.MULTILINE)
+
+
+def test_without_gold_the_best_checkpoint_is_shown_with_its_gain(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "evaluations.parquet").unlink()
+    assert main(["train", "--resume", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert "Best checkpoint: step 4 (gain on the first votes +0.500), " in text
+    assert "Chosen without gold" not in text
 
 
 def test_a_label_that_is_not_the_methods_own_is_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +83,8 @@ def test_the_result_for_machines(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert (before["step"], before["questions"], before["n"], before["avg"]) == (0, 3, 4, 0.25)
     assert (result["window"], result["last_steps"]["majority_ratio"]) == (2, 0.625)
     assert result["checkpoints"]["best"]["step"] == 4
+    unaided = result["checkpoints"]["without_gold"]
+    assert (unaided["step"], unaided["score"], unaided["gain"], unaided["path"]) == (2, 0.75, 0.0, None)
 
 
 def test_a_run_without_answers_gets_one_note(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dttrl.analysis.checkpoint_choice import run_standings
+from dttrl.analysis.run_summary import summarize_run
 from dttrl.data.rollout_files import RolloutFiles
 from dttrl.data.schemas import EVALUATIONS, HISTORY, LABELS, ROLLOUTS
 from dttrl.data.tables import read_table
 from dttrl.errors import InputError, OutputExistsError
+from dttrl.method.first_votes import best_standing
 from dttrl.settings.commands import TrainConfig
 from dttrl.settings.files import load_config
 from dttrl.training.loop import resume, train
@@ -253,6 +256,28 @@ def test_the_best_evaluation_has_a_checkpoint(tmp_path: Path, tiny_model: Path) 
     run = train(config(tmp_path, tiny_model, eval_every=1, checkpoint_every=0, eval_temperature=1.0))
     best = json.loads((run / "checkpoints" / "step-000006" / "state.json").read_text())["best_step"]
     assert (run / "checkpoints" / f"step-{best:06d}" / "model").is_dir()
+
+
+def test_without_gold_the_votes_choose_the_best_checkpoint(
+    finished: Path, tmp_path: Path, tiny_model: Path
+) -> None:
+    blind = write_questions(tmp_path / "questions.jsonl", 6, with_answers=False)
+    chosen = config(tmp_path, tiny_model, beta=0.01, questions=blind, eval_every=1, checkpoint_every=0)
+    with pytest.raises(KeyboardInterrupt):
+        train(chosen, observer=StopAt(5))
+    run = resume(chosen.keeping.run)
+    standings = run_standings(run)
+    assert [standing.step for standing in standings] == list(range(1, STEPS + 1))
+    best = best_standing(standings)
+    assert len({standing.gain for standing in standings}) > 1
+    state = json.loads((run / "checkpoints" / "step-000006" / "state.json").read_text())
+    assert (state["best_step"], state["best_score"]) == (best.step, best.gain)
+    assert {int(path.name[5:]) for path in (run / "checkpoints").iterdir()} == {best.step, STEPS}
+    # With gold answers the same choice is shown, and the one by gold is kept.
+    summary = summarize_run(finished)
+    assert summary.unaided is not None
+    assert summary.unaided.step == best_standing(run_standings(finished)).step
+    assert summary.unaided.score is not None
 
 
 def test_centred_confidences_are_the_history(tmp_path: Path, tiny_model: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dttrl.method.ballots import FloatArray, IntArray
-from dttrl.method.latent import Latent, posterior, summed
+from dttrl.method.latent import Latent, Sums, fit_latents, posterior, summed
 from dttrl.method.voting.election import Vote, summarize, tally
 
 
@@ -18,16 +18,32 @@ def latent_vote(class_RN: IntArray, confidence_RN: FloatArray, latent: Latent) -
     The probability is NaN where nobody has an answer. ``latent`` is fitted to a pool that these questions
     should be part of.
     """
-    answered_RN = class_RN >= 0
     sums = summed(class_RN, confidence_RN)
-    right_RC = posterior(sums, latent)
-    index_RN = np.maximum(class_RN, 0)
-    if np.all(np.asarray(latent.delta) == 0):
-        weight_RN = None  # the posterior orders classes as their votes do
-    else:
-        each_RC = right_RC / np.maximum(sums.votes, 1.0)
-        weight_RN = np.take_along_axis(each_RC, index_RN, axis=1)
-    vote = summarize(class_RN, confidence_RN, tally(class_RN, weight_RN, confidence_RN, answered_RN))
+    return _elected(class_RN, confidence_RN, sums.votes, posterior(sums, latent), plain=latent.delta == 0)
+
+
+def latent_votes(
+    class_FRN: IntArray, confidence_FRN: FloatArray, *, power: float | None, none: float | None
+) -> tuple[Vote, FloatArray]:
+    """Vote on F pools of R questions, each pool under a fit of its own; results are (F * R,)."""
+    n_pools, n_questions, n_rollouts = class_FRN.shape
+    class_RN = class_FRN.reshape(-1, n_rollouts)
+    confidence_RN = confidence_FRN.reshape(-1, n_rollouts)
+    flat = summed(class_RN, confidence_RN)
+    sums = Sums(*(part.reshape(n_pools, n_questions, -1) for part in flat))
+    latent = fit_latents(sums, power=power, none=none)
+    right_RC = posterior(sums, latent).reshape(flat.votes.shape)
+    return _elected(class_RN, confidence_RN, flat.votes, right_RC, plain=not latent.delta.any())
+
+
+def _elected(
+    class_RN: IntArray, confidence_RN: FloatArray, votes_RC: FloatArray, right_RC: FloatArray, *, plain: bool
+) -> tuple[Vote, FloatArray]:
+    weight_RN = None  # where confidence says nothing, classes are as probable as they have votes
+    if not plain:
+        each_RC = right_RC / np.maximum(votes_RC, 1.0)
+        weight_RN = np.take_along_axis(each_RC, np.maximum(class_RN, 0), axis=1)
+    vote = summarize(class_RN, confidence_RN, tally(class_RN, weight_RN, confidence_RN, class_RN >= 0))
     return vote, elected_probability(right_RC, vote.winner_R)
 
 

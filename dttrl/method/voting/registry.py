@@ -23,7 +23,7 @@ from dttrl.method.voting.borda import POWER, borda
 from dttrl.method.voting.deepconf import TOP, deepconf
 from dttrl.method.voting.distrivoting import REJECTS, VOTE_FUNCTIONS, DistriVote, distrivoting
 from dttrl.method.voting.election import Vote
-from dttrl.method.voting.latent_vote import latent_vote
+from dttrl.method.voting.latent_vote import latent_vote, latent_votes
 from dttrl.method.voting.majority import majority
 from dttrl.method.voting.mob import RATIO, mob
 from dttrl.method.voting.parameters import Parameter, Value, parse_parameters, words
@@ -63,6 +63,8 @@ class VoteMethod(Protocol):
 
 
 Parameters = Mapping[str, Any]
+ManyVotes = Callable[[IntArray, FloatArray], Vote]
+"""From classes and confidences (F, R, N) to a vote (F * R,)."""
 Memory = History | PastSums
 """What a pooled method keeps of the steps before."""
 
@@ -81,6 +83,8 @@ class MethodInfo:
     """Makes the empty history of a pooled method, one that votes under a fit to all questions of a step and
     of the steps before."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
+    build_many: Callable[[Parameters], ManyVotes] | None = None
+    """Builds the vote of a pooled method on F pools of R questions at once, where there is one."""
 
     @property
     def pooled(self) -> bool:
@@ -186,6 +190,10 @@ def _latent(parameters: Parameters) -> VoteMethod:
         return VoteOutcome(result, probability_R=probability_R)
 
     return vote
+
+
+def _latent_many(parameters: Parameters) -> ManyVotes:
+    return lambda class_FRN, confidence_FRN: latent_votes(class_FRN, confidence_FRN, **_priors(parameters))[0]
 
 
 def _priors(parameters: Parameters) -> dict[str, Any]:
@@ -301,6 +309,7 @@ METHODS: dict[str, MethodInfo] = {
                 ),
                 "window": _window(100),
             },
+            build_many=_latent_many,
         ),
     )
 }

@@ -133,7 +133,7 @@ def test_an_easy_benchmark_has_a_sure_interval_and_a_mixed_one_a_wide_one() -> N
 
 def test_pooled_methods_wrong_budgets_and_equal_names_are_refused() -> None:
     made = benchmark()
-    with pytest.raises(InputError, match="votes on all questions together"):
+    with pytest.raises(InputError, match="progressive has no budget table"):
         budget_table([made], methods=["progressive"])
     with pytest.raises(InputError, match="at least 1 rollout"):
         budget_table([made], budgets=[0])
@@ -141,6 +141,7 @@ def test_pooled_methods_wrong_budgets_and_equal_names_are_refused() -> None:
         budget_table([made, made])
     every = budget_table([made], methods=["all"], budgets=[4], repeats=2)
     assert "progressive" not in set(every.cells["method"])
+    assert "latent" in set(every.cells["method"])
 
 
 def rows(path: Path, answers: list[str | None], **columns: Any) -> Path:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dttrl.analysis.run_summary import summarize_run
+from dttrl.analysis.run_summary import SavedModel, summarize_run
+from tests.unit.analysis.test_checkpoint_choice import COLLAPSE
+from tests.unit.analysis.test_checkpoint_choice import make_run as make_voted
 
 
 def make_run(folder: Path, records: list[dict[str, Any]]) -> Path:
@@ -95,9 +97,36 @@ def test_the_best_and_the_last_checkpoint_are_named(tmp_path: Path) -> None:
     summary = summarize_run(run)
     assert summary.best is not None
     assert summary.final is not None
-    assert (summary.best.step, summary.best.score) == (10, 0.75)
+    # No evaluation has a gold answer: the score is what the votes gained.
+    assert (summary.best.step, summary.best.score, summary.best.gain) == (10, None, 0.75)
     assert summary.best.path == run / "checkpoints" / "step-000010" / "model"
     assert (summary.final.step, summary.final.score) == (20, None)
     state = {"step": 20, "best_step": None, "best_score": None}
     (run / "checkpoints" / "step-000020" / "state.json").write_text(json.dumps(state))
     assert summarize_run(run).best is None
+
+
+def keep_checkpoints(run: Path, best: int, score: float, *steps: int) -> None:
+    for step in steps:
+        (run / "checkpoints" / f"step-{step:06d}" / "model").mkdir(parents=True)
+        state = {"step": step, "best_step": best, "best_score": score}
+        (run / "checkpoints" / f"step-{step:06d}" / "state.json").write_text(json.dumps(state))
+
+
+def test_the_summary_of_a_run_with_gold_shows_what_would_be_kept_without(tmp_path: Path) -> None:
+    run = make_voted(tmp_path / "r", COLLAPSE, {"train": {0: 2, 2: 2, 4: 3}, "heldout": {0: 2, 2: 1, 4: 2}})
+    keep_checkpoints(run, 4, 0.5, 4)
+    summary = summarize_run(run)
+    assert summary.best == SavedModel(4, run / "checkpoints" / "step-000004" / "model", score=0.5)
+    assert summary.best.worth == " (avg@n 0.500)"
+    assert summary.unaided == SavedModel(2, None, score=0.25, gain=0.25)
+
+
+def test_the_summary_of_a_run_without_gold_shows_the_gain_of_its_best(tmp_path: Path) -> None:
+    run = make_voted(tmp_path / "r", COLLAPSE, {})
+    keep_checkpoints(run, 2, 0.25, 2, 4)
+    summary = summarize_run(run)
+    assert summary.best == SavedModel(2, run / "checkpoints" / "step-000002" / "model", gain=0.25)
+    assert summary.best.worth == " (gain on the first votes +0.250)"
+    assert summary.final == SavedModel(4, run / "checkpoints" / "step-000004" / "model")
+    assert summary.unaided == summary.best
