@@ -209,7 +209,7 @@ def test_every_method_is_judged_by_one_fit_of_the_latent_vote(tmp_path: Path, gr
     records = []
     for q in range(12):
         answers = ["1"] * 3 + ["2"] * 5 if q < 11 else [None] * 8
-        values = np.repeat([6.0, 2.0], [3, 5]) + rng.normal(scale=0.3, size=8)
+        values = np.repeat([6.0, 2.0], [3, 5]) + rng.normal(size=8)
         records.append(rows(f"q{q:02d}", answers, values.tolist(), gold="1"))
     path = write(tmp_path / "s.parquet", [row for record in records for row in record])
     output, alone = tmp_path / "votes.parquet", tmp_path / "alone.parquet"
