@@ -14,7 +14,7 @@ from dttrl_cli.console import Console, interval, number
 from dttrl_cli.foreign import accepts_foreign
 
 if TYPE_CHECKING:
-    from dttrl.scoring.summary import MethodSummary, VoteSummary
+    from dttrl.scoring.summary import VoteSummary
     from dttrl.training.replay import Replayed
 
 
@@ -174,11 +174,13 @@ def _list(console: Console) -> None:
 
 
 def _show(console: Console, summary: VoteSummary, seed: int) -> None:
+    from dttrl.analysis.accuracy import vote_interval
+
     rows = [
         [
             method.method,
             f"{method.correct}/{method.with_gold}" if method.with_gold else "-",
-            interval(method.accuracy, *_bounds(method, seed)),
+            interval(method.accuracy, *vote_interval(method, seed=seed)),
             number(method.expected_accuracy),
             number(method.label_ratio),
             str(method.ties),
@@ -226,25 +228,12 @@ def _show_disagreements(console: Console, summary: VoteSummary) -> None:
         console.table(place, ["answer", "rollouts", "confidence", "right", "elected by"], rows)
 
 
-def _bounds(method: MethodSummary, seed: int) -> tuple[float, float]:
-    """Wilson's interval; where steps repeat questions, a bootstrap that draws whole questions."""
-    from dttrl.analysis.accuracy import clustered_bootstrap, wilson_interval
-    from dttrl.rng import derive
-
-    if not any(count > 1 for _, count in method.by_question.values()):
-        return wilson_interval(method.correct, method.with_gold)
-    values, clusters = [], []
-    for query_id, (right, count) in method.by_question.items():
-        values += [1.0] * right + [0.0] * (count - right)
-        clusters += [query_id] * count
-    estimate = clustered_bootstrap(values, clusters, rng=derive(seed, query=method.method, purpose="vote"))
-    return estimate.low, estimate.high
-
-
 def _data(summary: VoteSummary, output: Path | None, seed: int, replayed: Replayed | None) -> dict[str, Any]:
+    from dttrl.analysis.accuracy import vote_interval
+
     methods = []
     for method in summary.methods:
-        low, high = _bounds(method, seed)
+        low, high = vote_interval(method, seed=seed)
         methods.append(
             {
                 "method": method.method,

@@ -164,10 +164,14 @@ def strategies(
                 )
             notes.append(f"no confidences: {name} is left out")
             continue
-        memory = method.memory()
-        pools = None if memory is None else pools_of(blocks(), memory)
-        found.append(Strategy(name, method, pools))
+        found.append(strategy(name, method, blocks))
     return found, notes
+
+
+def strategy(name: str, method: ParsedMethod, blocks: Callable[[], Iterable[Scored]]) -> Strategy:
+    """Return a voting method that may stand for election; a pooled one is fitted to the blocks."""
+    memory = method.memory()
+    return Strategy(name, method, None if memory is None else pools_of(blocks(), memory))
 
 
 def expand(names: Sequence[str]) -> list[str]:
