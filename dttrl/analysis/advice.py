@@ -91,7 +91,7 @@ class Advice:
     def sentence(self) -> str:
         """What it all says."""
         plain, latent = self.votes.methods[0], self.votes.methods[-1]
-        expected = f"{100 * plain.expected_accuracy:.0f} %"
+        expected = _percent(plain.expected_accuracy)
         if not self.measures:
             return f"There is no confidence, and votes are counted; the plain vote expects {expected} right."
         if self.chosen is None:
@@ -104,7 +104,7 @@ class Advice:
         return (
             f"{words[0].upper()}{words[1:]} tells right from wrong (gain {self.chosen.gain:.0f} nats): the "
             f"latent vote changes {self.changed(latent)} of {plain.questions} votes and expects "
-            f"{100 * latent.expected_accuracy:.0f} % right, the plain vote {expected}."
+            f"{_percent(latent.expected_accuracy)} right, the plain vote {expected}."
         )
 
 
@@ -191,6 +191,15 @@ def _findings(blocks: Sequence[Scored]) -> Iterator[MeasureFinding]:
         yield MeasureFinding(
             name, contrasts, evidence.gain, evidence.separation, known_mean(voted), known_mean(gold)
         )
+
+
+def _percent(share: float) -> str:
+    """Return a share in words that promise no certainty.
+
+    >>> _percent(0.953), _percent(0.998)
+    ('95 %', 'over 99 %')
+    """
+    return "over 99 %" if share >= 0.995 else f"{100 * share:.0f} %"
 
 
 def _possible(blocks: Sequence[Scored], *, known: bool) -> tuple[list[str], list[str]]:
