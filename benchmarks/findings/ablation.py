@@ -11,15 +11,15 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import minimize
+
+from drawn import Draw, Drawn
+from dttrl.method import latent as model
 from dttrl.method.ballots import FloatArray
 from dttrl.method.latent import Latent, Sums, fit_latent, summed
 from dttrl.method.past_sums import PastSums
 from dttrl.method.vote_likelihood import none_and
 from dttrl.method.voting.latent_vote import latent_vote
-from scipy.optimize import minimize
-
-from drawn import Draw, Drawn
-from dttrl.method import latent as model
 from strategies import Elected, elect, measures
 
 STEP = 8

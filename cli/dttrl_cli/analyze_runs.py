@@ -76,10 +76,11 @@ def labels(
     block: Block = 15,
     bins: Annotated[int, typer.Option("--bins", min=1, help="Bins of the calibration.")] = 10,
 ) -> Analysis:
-    """How good the pseudo-labels were: accuracy, confusion with gold, calibration of the mixture, AUROC.
+    """How good the pseudo-labels were: accuracy, confusion with gold, calibration, AUROC.
 
-    What needs the rollouts themselves (rewards against correctness, P(correct | positive), calibration) is
-    left out for runs that kept none.
+    The probability of a label (latent vote) and P(positive) of the mixture are held against what was right.
+    What needs the rollouts themselves (rewards against correctness, P(correct | positive), calibration of the
+    mixture) is left out for runs that kept none.
     """
     import pandas as pd
 
@@ -93,15 +94,18 @@ def labels(
         ]
     for quality in measured:
         _show_labels(console, quality)
-    calibration = [
-        {**quality.group.columns, **row}
-        for quality in measured
-        for row in quality.calibration.to_dict("records")
-    ]
+    calibrations = {
+        name: [
+            {**quality.group.columns, **row}
+            for quality in measured
+            for row in getattr(quality, name).to_dict("records")
+        ]
+        for name in ("calibration", "label_calibration")
+    }
     return Analysis(
         pd.concat([quality.blocks for quality in measured], ignore_index=True),
         lambda figures: figures.label_panels(measured),
-        lambda rows: {"rows": rows, "calibration": calibration},
+        lambda rows: {"rows": rows, **calibrations},
     )
 
 
@@ -225,7 +229,8 @@ def _show_labels(console: Console, quality: LabelQuality) -> None:
 
     columns: Columns = {
         "steps": steps,
-        "label": "label_accuracy", "majority": "majority_accuracy", "reward": "reward_accuracy",
+        "label": "label_accuracy", "expected": "expected_accuracy",
+        "majority": "majority_accuracy", "reward": "reward_accuracy",
         "labels": counts("labels_kept", "labels_repaired", "labels_broken", "labels_both_wrong"),
         "rewards": counts(*(name for name in quality.blocks if "rewarded" in name)),
         "right if positive": "right_if_positive", "right if negative": "right_if_negative",
@@ -236,13 +241,19 @@ def _show_labels(console: Console, quality: LabelQuality) -> None:
         "rewards: right/wrong rewarded, right/wrong not)"
     )
     show(console, title, quality.blocks, columns)
-    if len(quality.calibration):
-        title = f"Calibration of the mixture (mean distance {number(quality.blocks['calibration_error'][0])})"
-        columns = {
-            "P(positive)": lambda row: f"{row['low']:.2f}-{row['high']:.2f}",
-            "rollouts": "n", "mean": "probability", "share right": "right",
-        }  # fmt: skip
-        show(console, title, quality.calibration, columns)
+    first = quality.blocks.iloc[0]
+    brier = f", Brier score {number(first['label_brier'])}"
+    for table, heading, of, counted, error, more in (
+        (quality.label_calibration, "the labels", "P(label)", "labels", "label_calibration_error", brier),
+        (quality.calibration, "the mixture", "P(positive)", "rollouts", "calibration_error", ""),
+    ):
+        if len(table):
+            title = f"Calibration of {heading} (mean distance {number(first[error])}{more})"
+            columns = {
+                of: lambda row: f"{row['low']:.2f}-{row['high']:.2f}",
+                counted: "n", "mean": "probability", "share right": "right",
+            }  # fmt: skip
+            show(console, title, table, columns)
 
 
 def _signed(row: Mapping[str, Any], name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dttrl import __version__
-from dttrl_cli import analyze, console, doctor, generate, import_, score, train, vote
+from dttrl_cli import advise, analyze, console, doctor, generate, import_, score, train, vote
 from dttrl_cli.options import examples
 from dttrl_cli.passing import PassingCommand
 
@@ -24,6 +24,7 @@ app.command("generate", epilog=examples(generate.EXAMPLES))(generate.generate)
 app.command("import", epilog=examples(import_.EXAMPLES))(import_.import_)
 app.command("score", epilog=examples(score.EXAMPLES))(score.score)
 app.command("vote", epilog=examples(vote.EXAMPLES))(vote.vote)
+app.command("advise", epilog=examples(advise.EXAMPLES))(advise.advise)
 app.command("train", cls=PassingCommand, epilog=examples(train.EXAMPLES))(train.train)
 app.add_typer(analyze.app, name="analyze")
 app.command("doctor", epilog=examples(doctor.EXAMPLES))(doctor.doctor)

@@ -14,7 +14,7 @@ from dttrl_cli.console import Console, interval, number
 from dttrl_cli.foreign import accepts_foreign
 
 if TYPE_CHECKING:
-    from dttrl.scoring.summary import MethodSummary, VoteSummary
+    from dttrl.scoring.summary import VoteSummary
     from dttrl.training.replay import Replayed
 
 
@@ -48,7 +48,7 @@ def vote(
             "-m",
             help="Method with parameters, such as distrivoting:f=majority; 'all' for all; may be repeated. "
             "On a run also ttrl, distri-gmm, ...: labels as that method would have given them. "
-            "(default: distrivoting, or sc without confidences; on a run the method that trained it)",
+            "(default: sc, latent and, with confidences, distrivoting; on a run sc, latent and its own)",
             show_default=False,
         ),
     ] = None,
@@ -117,7 +117,7 @@ def _elect(
     from dttrl.data.rollout_files import RolloutFiles
     from dttrl.errors import InputError
     from dttrl.scoring.score import stored_kind
-    from dttrl.scoring.vote import has_confidence, vote_files
+    from dttrl.scoring.vote import vote_files
     from dttrl.training.replay import is_run, replay_run
 
     if not files:
@@ -131,12 +131,6 @@ def _elect(
         as_scored = classes == "equivalent" and confidence == "confidence"
         if len(files) == 1 and is_run(files[0]) and as_scored:
             return replay_run(files[0], methods, **keywords)
-        confident = has_confidence(opened, confidence)
-        if not methods and not confident:
-            console.note(
-                "dttrl: no confidences, only methods without weights are possible: majority vote (sc)"
-            )
-        methods = methods or (["distrivoting"] if confident else ["sc"])
         keywords |= {"classes": classes.value, "confidence": confidence}
         return vote_files(files, methods, **keywords), None
 
@@ -180,12 +174,14 @@ def _list(console: Console) -> None:
 
 
 def _show(console: Console, summary: VoteSummary, seed: int) -> None:
+    from dttrl.analysis.accuracy import vote_interval
+
     rows = [
         [
             method.method,
             f"{method.correct}/{method.with_gold}" if method.with_gold else "-",
-            interval(method.accuracy, *_bounds(method, seed)),
-            number(method.majority_ratio),
+            interval(method.accuracy, *vote_interval(method, seed=seed)),
+            number(method.expected_accuracy),
             number(method.label_ratio),
             str(method.ties),
             str(sum(method.fallbacks.values())),
@@ -197,13 +193,17 @@ def _show(console: Console, summary: VoteSummary, seed: int) -> None:
         "method",
         "right",
         "accuracy",
-        "majority ratio",
+        "expected",
         "label ratio",
         "ties",
         "fallbacks",
         "no answer",
     ]
-    console.table(f"Votes on {summary.questions} questions, {summary.rollouts} rollouts", columns, rows)
+    ratio = number(summary.methods[0].majority_ratio if summary.methods else None)
+    title = f"Votes on {summary.questions} questions, {summary.rollouts} rollouts (majority ratio {ratio})"
+    console.table(title, columns, rows)
+    if summary.methods and not summary.methods[0].with_gold:
+        console.result("No gold answers: the expected accuracy is the latent vote's own estimate.")
     if len(summary.methods) > 1:
         console.result(f"Methods disagree on {summary.split_questions} of {summary.questions} questions:")
         pairs = [
@@ -228,25 +228,12 @@ def _show_disagreements(console: Console, summary: VoteSummary) -> None:
         console.table(place, ["answer", "rollouts", "confidence", "right", "elected by"], rows)
 
 
-def _bounds(method: MethodSummary, seed: int) -> tuple[float, float]:
-    """Wilson's interval; where steps repeat questions, a bootstrap that draws whole questions."""
-    from dttrl.analysis.accuracy import clustered_bootstrap, wilson_interval
-    from dttrl.rng import derive
-
-    if not any(count > 1 for _, count in method.by_question.values()):
-        return wilson_interval(method.correct, method.with_gold)
-    values, clusters = [], []
-    for query_id, (right, count) in method.by_question.items():
-        values += [1.0] * right + [0.0] * (count - right)
-        clusters += [query_id] * count
-    estimate = clustered_bootstrap(values, clusters, rng=derive(seed, query=method.method, purpose="vote"))
-    return estimate.low, estimate.high
-
-
 def _data(summary: VoteSummary, output: Path | None, seed: int, replayed: Replayed | None) -> dict[str, Any]:
+    from dttrl.analysis.accuracy import vote_interval
+
     methods = []
     for method in summary.methods:
-        low, high = _bounds(method, seed)
+        low, high = vote_interval(method, seed=seed)
         methods.append(
             {
                 "method": method.method,
@@ -256,6 +243,7 @@ def _data(summary: VoteSummary, output: Path | None, seed: int, replayed: Replay
                 "accuracy": method.accuracy,
                 "accuracy_low": low,
                 "accuracy_high": high,
+                "expected_accuracy": method.expected_accuracy,
                 "majority_ratio": method.majority_ratio,
                 "label_ratio": method.label_ratio,
                 "ties": method.ties,

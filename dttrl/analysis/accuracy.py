@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dttrl.errors import InputError
 from dttrl.rng import derive
+from dttrl.scoring.summary import MethodSummary
 
 _CHUNK = 2**22  # resampled weights held at once
 
@@ -140,6 +141,18 @@ def wilson_interval(successes: int, total: int, *, level: float = 0.95) -> tuple
     centre = (share + z * z / (2 * total)) / scale
     half = z / scale * math.sqrt(share * (1.0 - share) / total + z * z / (4 * total * total))
     return (0.0 if successes == 0 else centre - half), (1.0 if successes == total else centre + half)
+
+
+def vote_interval(votes: MethodSummary, *, seed: int) -> tuple[float, float]:
+    """Wilson's interval of right votes; where steps repeat questions, a bootstrap that draws whole ones."""
+    if not any(count > 1 for _, count in votes.by_question.values()):
+        return wilson_interval(votes.correct, votes.with_gold)
+    values, clusters = [], []
+    for query_id, (right, count) in votes.by_question.items():
+        values += [1.0] * right + [0.0] * (count - right)
+        clusters += [query_id] * count
+    estimate = clustered_bootstrap(values, clusters, rng=derive(seed, query=votes.method, purpose="vote"))
+    return estimate.low, estimate.high
 
 
 def clustered_bootstrap(

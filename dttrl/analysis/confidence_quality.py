@@ -7,12 +7,13 @@ the rollouts of one question, which is all that a vote among them can use. 0.5 i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from dttrl.analysis.accuracy import known_mean
 from dttrl.analysis.blocks import STEPS, spans
@@ -22,13 +23,24 @@ from dttrl.analysis.runs import rollout_files, scored_steps
 from dttrl.answers.extraction import extract
 from dttrl.data.rollouts import table_to_rollouts
 from dttrl.errors import InputError
+from dttrl.method.ballots import BoolArray, FloatArray
 from dttrl.method.confidence import Measure, Region, trajectory_confidence
+from dttrl.method.measure_choice import Candidate
 from dttrl.method.scored import Scored
 from dttrl.method.separation import auroc
 
 MEASURES: tuple[Measure, ...] = ("topk", "logprob", "perplexity", "entropy")
 REGIONS = ("last-step", "all")
-_TEXT = ("text", "token_offset", "token_confidence", "token_logprob", "token_entropy", "token_self_certainty")
+TOKEN_VALUES = (
+    "text",
+    "token_offset",
+    "token_confidence",
+    "token_logprob",
+    "token_entropy",
+    "token_self_certainty",
+)
+
+"""Columns of rollouts from which confidences are computed."""
 
 Key = tuple[str, str, str]
 """Source, measure, region."""
@@ -63,7 +75,7 @@ def confidence_quality(
     for run in group.runs:
         if not rollout_files(run):
             raise InputError(f"{run}: kept no rollouts; train with --keep-rollouts to compare confidences")
-        for scored in scored_steps(run, columns=_TEXT, every=every):
+        for scored in scored_steps(run, columns=TOKEN_VALUES, every=every):
             by_source: dict[str, list[int]] = {}
             for r in np.flatnonzero(scored.has_gold_R).tolist():
                 by_source.setdefault(scored.source[r] or group.questions, []).append(r)
@@ -85,24 +97,35 @@ def _add_step(
     gathered: dict[tuple[int, Key], _Gathered],
 ) -> None:
     """Add one step's questions of a source, for every measure and region."""
-    rollouts, right_RN = table_to_rollouts(scored.rows), scored.correct_RN
+    right_RN = scored.correct_RN
+    tried = [Candidate(measure, region) for measure in measures for region in regions.values()]
+    values = measured_confidences(scored.rows, right_RN.shape, tried)
+    for (measure, region), value_RN in zip(tried, values, strict=True):
+        key = (scored.step or 0, (source, measure, str(region)))
+        part = gathered.setdefault(key, _Gathered([], []))
+        part.pooled.append(auroc(value_RN.ravel(), right_RN.ravel()))
+        part.within += within(value_RN, right_RN)
+        part.n += right_RN.size
+        part.right += int(right_RN.sum())
+
+
+def measured_confidences(
+    rows: pa.Table, shape: tuple[int, ...], tried: Iterable[Candidate]
+) -> Iterator[FloatArray]:
+    """Yield the confidences (R, N) of the rows' rollouts for each measure and region."""
+    rollouts = table_to_rollouts(rows)
     starts = [extract(rollout.text).start for rollout in rollouts]
-    for measure in measures:
-        for name, region in regions.items():
-            value_RN = np.reshape(
-                [
-                    trajectory_confidence(rollout, region=region, measure=measure, answer_start=start)
-                    for rollout, start in zip(rollouts, starts, strict=True)
-                ],
-                right_RN.shape,
-            )
-            part = gathered.setdefault((scored.step or 0, (source, measure, name)), _Gathered([], []))
-            part.pooled.append(auroc(value_RN.ravel(), right_RN.ravel()))
-            part.within += [
-                auroc(value_N, right_N) for value_N, right_N in zip(value_RN, right_RN, strict=True)
-            ]
-            part.n += right_RN.size
-            part.right += int(right_RN.sum())
+    for measure, region in tried:
+        values = [
+            trajectory_confidence(rollout, region=region, measure=measure, answer_start=start)
+            for rollout, start in zip(rollouts, starts, strict=True)
+        ]
+        yield np.reshape(values, shape)
+
+
+def within(value_RN: FloatArray, positive_RN: BoolArray) -> list[float]:
+    """Return the AUROC within each question; NaN where its rollouts are all of one kind."""
+    return [auroc(value_N, positive_N) for value_N, positive_N in zip(value_RN, positive_RN, strict=True)]
 
 
 def _rows(group: RunGroup, gathered: dict[tuple[int, Key], _Gathered], size: int) -> Iterator[dict[str, Any]]:

@@ -134,9 +134,13 @@ def shift_panels(curves: Sequence[ShiftCurve], *, bins: int = 80) -> Figure:
 
 @matplotlib.rc_context(_STYLE)
 def label_panels(measured: Sequence[LabelQuality]) -> Figure:
-    """Draw label accuracy (solid) with reward accuracy (dashed), AUROC within questions, and calibration."""
-    known = any(len(quality.calibration) for quality in measured)
-    figure, panels = _grid(3 if known else 2)
+    """Draw label accuracy (solid) with reward accuracy (dashed), AUROC within questions, calibrations."""
+    calibrations = {
+        "calibration of the mixture": ("P(positive | confidence)", [q.calibration for q in measured]),
+        "calibration of the labels": ("probability of the label", [q.label_calibration for q in measured]),
+    }
+    known = {title: found for title, found in calibrations.items() if any(map(len, found[1]))}
+    figure, panels = _grid(2 + len(known))
     lines = ((0, "label_accuracy", "-"), (0, "reward_accuracy", "--"), (1, "auroc_within", "-"))
     for quality, color in zip(measured, cycle(_COLORS), strict=False):
         for panel, name, style in lines:
@@ -144,16 +148,15 @@ def label_panels(measured: Sequence[LabelQuality]) -> Figure:
                 quality.blocks["last_step"], quality.blocks[name], style, color=color, marker="o",
                 markersize=3, label=quality.group.title if style == "-" else None,
             )  # fmt: skip
-        if len(quality.calibration):
-            dots = quality.calibration
-            panels[2].plot("probability", "right", data=dots, color=color, marker="o", markersize=3)
     _dress(panels[0], "labels", [("label accuracy", "-"), ("reward accuracy", "--")])
     _dress(panels[1], "AUROC of confidence within questions", [])
     panels[1].axhline(0.5, color="black", linewidth=0.8)
-    if known:
-        panels[2].plot([0, 1], [0, 1], color="black", linewidth=0.8)
-        panels[2].set(xlabel="P(positive | confidence)", ylabel="share right", ylim=(-0.02, 1.02))
-        panels[2].set_title("calibration of the mixture", fontsize=9)
+    for axes, (heading, (xlabel, tables)) in zip(panels[2:], known.items(), strict=True):
+        for dots, color in zip(tables, cycle(_COLORS), strict=False):
+            axes.plot("probability", "right", data=dots, color=color, marker="o", markersize=3)
+        axes.plot([0, 1], [0, 1], color="black", linewidth=0.8)
+        axes.set(xlabel=xlabel, ylabel="share right", ylim=(-0.02, 1.02))
+        axes.set_title(heading, fontsize=9)
     return figure
 
 

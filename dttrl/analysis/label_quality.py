@@ -1,9 +1,10 @@
 """How good the pseudo-labels of runs are, block by block, measured against the gold answers afterwards.
 
 Label accuracy and reward accuracy are TTRL's (arXiv:2504.16084). The confusion counts say what the method
-made of the plain majority vote (questions) and of the rollouts (rewards). Calibration asks of the mixture
-what the filter takes for granted: that positive rollouts are the right ones. Rollout counts and calibration
-need the step rollouts; the rest comes from ``labels.parquet`` and ``metrics.jsonl``.
+made of the plain majority vote (questions) and of the rollouts (rewards). Calibration asks whether labels
+said to be right with some probability are right as often, and of the mixture what the filter takes for
+granted: that positive rollouts are the right ones. Rollout counts and the mixture's calibration need the step
+rollouts; the rest comes from ``labels.parquet`` and ``metrics.jsonl``.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ from dttrl.method.voting.registry import parse_method
 from dttrl.scoring.scored_files import column_floats
 
 METRICS = (
-    "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "auroc", "auroc_within",
-    "positive_rate",
+    "majority_ratio", "label_accuracy", "expected_accuracy", "majority_accuracy", "reward_accuracy", "auroc",
+    "auroc_within", "positive_rate",
 )  # fmt: skip
 """What a block averages over steps and runs, under its name in ``metrics.jsonl``."""
 BINS = 10
 _MIXTURE = ("mean_neg", "std_neg", "weight_neg", "mean_pos", "std_pos", "weight_pos")
 
 FloatArray = NDArray[np.float64]
+Judged = tuple[FloatArray, NDArray[np.bool_]]
+"""Probabilities to be right, and which were."""
 LABELS_COUNTED = ("both_wrong", "broken", "repaired", "kept")
 """What became of the plain vote of a question: the label and the majority are both wrong; the label is wrong
 and the majority was right; the other way round; both are right."""
@@ -58,14 +61,17 @@ class LabelQuality:
     """A group of runs: its blocks, and the calibration over all its kept steps.
 
     ``blocks`` has means of :data:`METRICS` (NaN: not known), :data:`COUNTS`, ``right_if_positive``,
-    P(correct | positive), and ``right_if_negative``, and the calibration's mean of |share right −
-    probability| over rollouts, by bin (expected calibration error). ``calibration`` has the filled bins of
-    P(positive | confidence), [low, high), their mean and the share right; it is empty without rollouts.
+    P(correct | positive), and ``right_if_negative``, and the calibrations' mean of |share right −
+    probability|, by bin (expected calibration error). ``calibration`` has the filled bins of
+    P(positive | confidence) over rollouts, [low, high), their mean and the share right; it is empty without
+    rollouts. ``label_calibration`` has those of the probability that a label is right, over questions, and
+    ``label_brier`` is the mean of (probability − whether right)²; for labels that say one.
     """
 
     group: RunGroup
     blocks: pd.DataFrame
     calibration: pd.DataFrame
+    label_calibration: pd.DataFrame
 
 
 def label_quality(
@@ -79,10 +85,11 @@ def label_quality(
     rows = {span: _means(span, metrics.values()) | dict.fromkeys(COUNTS, 0) for span in spans(steps, size)}
     if all(math.isnan(row["label_accuracy"]) for row in rows.values()):
         raise InputError(f"{group.runs[0]}: its questions have no gold answers, so labels cannot be judged")
-    judged: list[tuple[FloatArray, NDArray[np.bool_]]] = []
+    judged: list[Judged] = []
+    labels: list[Judged] = []
     done = 0
     for run in group.runs:
-        _count_labels(run, rows)
+        labels.append(_count_labels(run, rows))
         for scored in scored_steps(run, columns=("reward",)):
             done += len(scored.query_id)
             if progress is not None:
@@ -91,8 +98,14 @@ def label_quality(
             row = _row(rows, scored.step or 0)
             if record is not None and row is not None:
                 judged += _count_rollouts(scored, record, group.settings, row)
-    table = calibration(judged, bins=bins)
-    error = sum(row.n * abs(row.right - row.probability) for row in table.itertuples())
+    table, label_table = calibration(judged, bins=bins), calibration(labels, bins=bins)
+    overall = {
+        "calibration_error": calibration_error(table),
+        "label_calibration_error": calibration_error(label_table),
+        "label_brier": known_mean(
+            each for value, right in labels for each in ((value - right) ** 2).tolist()
+        ),
+    }
     names = {**group.columns, "runs": len(group.runs)}
     blocks = [
         {
@@ -103,17 +116,17 @@ def label_quality(
                 f"right_if_{name}": _share(row[f"rollouts_{name}_right"], row[f"rollouts_{name}"])
                 for name in ("positive", "negative")
             },
-            "calibration_error": _share(error, table["n"].sum()),
+            **overall,
         }
         for span, row in rows.items()
     ]
-    return LabelQuality(group, frame(blocks), table)
+    return LabelQuality(group, frame(blocks), table, label_table)
 
 
-def calibration(judged: Sequence[tuple[FloatArray, NDArray[np.bool_]]], *, bins: int = BINS) -> pd.DataFrame:
-    """Return the filled bins of equal width of P(positive | confidence) against the share right.
+def calibration(judged: Sequence[Judged], *, bins: int = BINS) -> pd.DataFrame:
+    """Return the filled bins of equal width of a probability to be right against the share right.
 
-    ``judged``: probabilities and whether the rollout is right, in parts.
+    ``judged``: probabilities, and whether what they are of is right, in parts.
     """
     value_N = np.concatenate([value for value, _ in judged] or [np.empty(0)])
     right_N = np.concatenate([right for _, right in judged] or [np.empty(0, dtype=bool)])
@@ -124,6 +137,12 @@ def calibration(judged: Sequence[tuple[FloatArray, NDArray[np.bool_]]], *, bins:
         if (inside_N := index_N == b).any()
     ]
     return pd.DataFrame(rows, columns=["low", "high", "n", "probability", "right"])
+
+
+def calibration_error(table: pd.DataFrame) -> float:
+    """Return the expected calibration error of bins: mean distance of probability and share right."""
+    error = (table["n"] * (table["right"] - table["probability"]).abs()).sum()
+    return _share(error, table["n"].sum())
 
 
 def positive_probability(value_N: FloatArray, mixture: Mixture) -> FloatArray:
@@ -153,17 +172,21 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else math.nan
 
 
-def _count_labels(run: Path, rows: Mapping[Span, dict[str, Any]]) -> None:
-    """Count the questions of a run's labels; those without a verdict are left out."""
-    names = ["step", "query_id", "label", "gold", "label_correct", "majority_answer"]
-    labels = read_records(run, LABELS, columns=names)
-    if labels is None:
-        return
+def _count_labels(run: Path, rows: Mapping[Span, dict[str, Any]]) -> Judged:
+    """Count the questions of a run's labels; those without a verdict are left out.
+
+    Returns the probabilities of the labels that have one.
+    """
+    labels = read_records(run, LABELS)
+    judged: list[tuple[float, bool]] = []
     with Grader() as grader:
-        for question in labels.to_pylist():
+        for question in [] if labels is None else labels.to_pylist():
             row, label = _row(rows, question["step"]), question["label_correct"]
             if row is None or label is None:
                 continue
+            probability = question.get("label_probability")  # older runs have no such column
+            if probability is not None:
+                judged.append((probability, label))
             majority, gold = question["majority_answer"], question["gold"]
             # A class has one spelling: the majority's being the label's is to be the same class.
             if majority is not None and majority == question["label"]:
@@ -171,6 +194,8 @@ def _count_labels(run: Path, rows: Mapping[Span, dict[str, Any]]) -> None:
             else:
                 right = bool(majority) and (majority == gold or grader.equal(majority, gold) is Verdict.YES)
             row[f"labels_{LABELS_COUNTED[2 * label + right]}"] += 1
+    values = np.array([value for value, _ in judged], dtype=np.float64)
+    return values, np.array([right for _, right in judged], dtype=np.bool_)
 
 
 def _count_rollouts(
@@ -178,7 +203,7 @@ def _count_rollouts(
     record: Mapping[str, Any],
     settings: Mapping[str, Any],
     row: dict[str, Any],
-) -> Iterator[tuple[FloatArray, NDArray[np.bool_]]]:
+) -> Iterator[Judged]:
     """Count the rollouts of one step; yield what its mixture, where it has one, makes of them."""
     mixture = _mixture(record)
     label = settings["label"]

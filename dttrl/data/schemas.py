@@ -166,6 +166,12 @@ _TIE = _column("tie", _BOOL, "several classes had the most votes")
 _PROBABILITY = _maybe(
     "label_probability", _FLOAT, "probability that the elected answer is right; null: the vote says none"
 )
+_EXPECTED = _PROBABILITY.with_metadata(
+    {
+        "meaning": "probability that the elected answer is right, whichever method elected it, by one fit of "
+        "the latent-answer model; null: none was elected"
+    }
+)
 
 _DISTRI = (
     _maybe("n_pos", _INT, "rollouts in the positive set", "rollouts", "eq:global_gmm_split"),
@@ -199,7 +205,7 @@ VOTES = _stage(
         _column("margin", _FLOAT, "share of the votes of the winner minus that of the runner-up"),
         _TIE,
         _DIVERSITY,
-        _PROBABILITY,
+        _EXPECTED,
         *_DISTRI,
         _maybe("mean_neg", _FLOAT, "mean of the negative (lower) component of the mixture", _UNIT, "eq:gmm"),
         _maybe("std_neg", _FLOAT, "standard deviation of the negative component", _UNIT, "eq:gmm"),

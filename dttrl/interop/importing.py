@@ -194,7 +194,7 @@ def _explain(summary: ImportSummary, options: ReadOptions, findings: Findings, u
         summary.possible = f"column confidence holds {name}: methods with weights, best-of-n and MoB use it"
     else:
         fields = f" (fields: {', '.join(findings.scores)})" if findings.scores else ""
-        summary.possible = "no confidence: majority vote (sc)" + (
+        summary.possible = "no confidence: votes without weights (sc, latent)" + (
             f"; best-of-n and MoB on a stored score need --score FIELD{fields}" if fields else ""
         )
     if not counts["gold"]:

@@ -7,7 +7,7 @@ nats, whatever the unit of the candidate, so that candidates can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -48,10 +48,10 @@ class Evidence(NamedTuple):
     """How much surer right rollouts are, in standard deviations of a rollout; 0 where it says nothing."""
 
 
-def candidates(region: str) -> dict[str, Candidate]:
+def candidates(region: str, measures: Sequence[Measure] = CANDIDATE_MEASURES) -> dict[str, Candidate]:
     """Return the candidates by name: every measure over the usual regions and ``region``."""
     regions = dict.fromkeys((*CANDIDATE_REGIONS, str(Region.parse(region))))
-    found = [Candidate(m, Region.parse(r)) for m in CANDIDATE_MEASURES for r in regions]
+    found = [Candidate(m, Region.parse(r)) for m in measures for r in regions]
     return {candidate.name: candidate for candidate in found}
 
 

@@ -38,7 +38,11 @@ class PastSums:
 
         Raises :class:`InputError` when ``step`` does not come after the last stored one.
         """
-        following = self.remembering(step, summed(class_BG, confidence_BG))
+        return self.fitted(step, summed(class_BG, confidence_BG))
+
+    def fitted(self, step: int, sums: Sums) -> tuple[Latent, PastSums]:
+        """Do as :meth:`pooled` with the sums of a step."""
+        following = self.remembering(step, sums)
         latent = fit_latent(following.pool, power=self.power, none=self.none, start=self.last)
         return latent, replace(following, last=latent)
 

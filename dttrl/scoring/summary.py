@@ -29,6 +29,7 @@ class MethodSummary:
     fallbacks: Counter[str] = field(default_factory=Counter)
     majority_ratio_sum: float = 0.0
     label_ratio_sum: float = 0.0
+    probability_sum: float = 0.0
     by_question: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Right votes and votes of a question with gold, where steps repeat questions: they are one cluster."""
 
@@ -46,6 +47,11 @@ class MethodSummary:
     def label_ratio(self) -> float:
         """Mean share of the rollouts that gave the elected answer."""
         return self.label_ratio_sum / self.questions if self.questions else math.nan
+
+    @property
+    def expected_accuracy(self) -> float:
+        """Mean probability of the elected answers to be right; a question without one counts 0."""
+        return self.probability_sum / self.questions if self.questions else math.nan
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ def count_votes(summary: MethodSummary, table: pa.Table, block: Scored) -> None:
     summary.fallbacks.update(name for name in table.column("fallback").to_pylist() if name)
     summary.majority_ratio_sum += float(np.sum(table.column("majority_ratio").to_numpy()))
     summary.label_ratio_sum += float(np.sum(table.column("label_ratio").to_numpy()))
+    summary.probability_sum += pc.sum(table.column("label_probability"), min_count=0).as_py()
     if block.step is not None:
         for query_id, right in zip(block.query_id, correct.to_pylist(), strict=True):
             if right is not None:

@@ -1,9 +1,10 @@
 """Votes on saved rollouts: scored files -> one row a (method, step, question), as in ``VOTES``.
 
-Files are read as a stream, so memory does not grow with them (but for pooled methods, which are fitted to
-every confidence). Questions with the same number of rollouts are voted together. Files that hold answers but
-no classes (other people's) are classed on the way, and where they have no confidence only methods that need
-none are possible. Axis letters: R questions voted at once, N rollouts of each.
+Files are read as a stream, so memory grows by a few sums a question (and, for ``progressive``, by every
+confidence). Questions with the same number of rollouts are voted together. Files that hold answers but no
+classes (other people's) are classed on the way, and where they have no confidence only methods that need none
+are possible. Whatever a method elects has a probability to be right, by one fit of the latent-answer model
+to all the questions. Axis letters: R questions voted at once, N rollouts of each, C classes.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ from dttrl.data.tables import TableWriter
 from dttrl.errors import InputError
 from dttrl.method.ballots import FloatArray
 from dttrl.method.confidence import positive_weights
-from dttrl.method.history import Progressive
+from dttrl.method.latent import Sums, posterior, summed
+from dttrl.method.past_sums import PastSums
 from dttrl.method.scored import Scored
 from dttrl.method.voting.distrivoting import FALLBACKS, DistriVote
 from dttrl.method.voting.election import Vote
+from dttrl.method.voting.latent_vote import elected_probability
 from dttrl.method.voting.registry import METHODS, Memory, ParsedMethod, Pool, VoteOutcome, parse_method
 from dttrl.scoring.scored_files import Classes, read_scored
 from dttrl.scoring.summary import MethodSummary, VoteSummary, count_votes, find_disagreements
 
+DEFAULT_METHODS = ("sc", "latent", "distrivoting")
+"""What votes where no method is named, as far as the rollouts have what it needs."""
 NO_CONFIDENCE = "no-confidence"
 """Fallback of a question none of whose answered rollouts has a confidence: the vote counts heads."""
 
@@ -59,14 +64,15 @@ class Strategy:
         self.name = name
         self.needs_confidence = method.info.needs_confidence
         self.needs_weights = method.needs_weights
-        self._method, self._pools = method, pools
+        self.pools = pools
+        self._method = method
 
     def vote(self, block: Scored, weight_RN: FloatArray) -> VoteOutcome:
         """Vote on a block."""
         if not self._method.info.pooled:
             return self._method.vote(block.class_RN, weight_RN)
         # The history is of confidences as they were measured.
-        pool = self._pools[block.step] if self._pools is not None else None
+        pool = self.pools[block.step] if self.pools is not None else None
         if not self.needs_weights:  # ties as in training: by the confidences themselves
             weight_RN = block.confidence_RN
         return self._method.vote(block.class_RN, weight_RN, pool, block.confidence_RN)
@@ -75,7 +81,7 @@ class Strategy:
 def elect(
     files: RolloutFiles,
     contenders: Sequence[Contender],
-    blocks: Iterable[Scored],
+    blocks: Callable[[], Iterable[Scored]],
     *,
     output: Path | None,
     overwrite: bool,
@@ -85,19 +91,21 @@ def elect(
 ) -> VoteSummary:
     """Let the contenders vote on every block of the files, write VOTES to ``output`` and summarize.
 
-    ``metadata`` joins that of the files. Raises :class:`InputError` for an output that is one of the files
-    voted on, or no Parquet file.
+    ``blocks`` reads the files anew. ``metadata`` joins that of the files. Raises :class:`InputError` for an
+    output that is one of the files voted on, or no Parquet file.
     """
     summary = VoteSummary([MethodSummary(contender.name) for contender in contenders])
     metadata = {**files.metadata, "methods": [method.method for method in summary.methods], **metadata}
     needed = any(contender.needs_weights for contender in contenders)
     with _open_votes(files, output, metadata, overwrite=overwrite) as sink:
-        for block in blocks:
+        latents = _latents(contenders, blocks)
+        for block in blocks():
             weight_RN = vote_weights(block, needed=needed)
+            right_RC = posterior(summed(block.class_RN, block.confidence_RN), latents[block.step])
             winners = []
             for contender, counts in zip(contenders, summary.methods, strict=True):
                 outcome = contender.vote(block, weight_RN)
-                table = _rows(contender, block, outcome)
+                table = _rows(contender, block, outcome, right_RC)
                 count_votes(counts, table, block)
                 if sink is not None:
                     sink.write(table)
@@ -156,10 +164,14 @@ def strategies(
                 )
             notes.append(f"no confidences: {name} is left out")
             continue
-        memory = method.memory()
-        pools = None if memory is None else pools_of(blocks(), memory)
-        found.append(Strategy(name, method, pools))
+        found.append(strategy(name, method, blocks))
     return found, notes
+
+
+def strategy(name: str, method: ParsedMethod, blocks: Callable[[], Iterable[Scored]]) -> Strategy:
+    """Return a voting method that may stand for election; a pooled one is fitted to the blocks."""
+    memory = method.memory()
+    return Strategy(name, method, None if memory is None else pools_of(blocks(), memory))
 
 
 def expand(names: Sequence[str]) -> list[str]:
@@ -174,6 +186,8 @@ def pools_of(blocks: Iterable[Scored], memory: Memory) -> dict[int | None, Pool]
     Rollouts without a step are one pool. Questions with fewer rollouts than others are filled up with ones
     that have neither answer nor confidence, which no fit counts.
     """
+    if isinstance(memory, PastSums):
+        return latents_of(blocks, memory)
     found: dict[int | None, list[Scored]] = {}
     for block in blocks:
         found.setdefault(block.step, []).append(block)
@@ -184,8 +198,32 @@ def pools_of(blocks: Iterable[Scored], memory: Memory) -> dict[int | None, Pool]
         confidence_RN = np.concatenate([_filled(part.confidence_RN, width, np.nan) for part in parts])
         fitted, following = memory.pooled(step or 0, class_RN, confidence_RN)
         memory = memory if step is None else following
-        pools[step] = fitted.mixture if isinstance(fitted, Progressive) else fitted
+        pools[step] = fitted.mixture
     return pools
+
+
+def latents_of(blocks: Iterable[Scored], memory: PastSums) -> dict[int | None, Pool]:
+    """Return the latent-answer model of each step: fitted to its questions and to those of steps before."""
+    found: dict[int | None, list[Sums]] = {}
+    for block in blocks:
+        found.setdefault(block.step, []).append(summed(block.class_RN, block.confidence_RN))
+    latents: dict[int | None, Pool] = {}
+    for step in sorted(found, key=lambda step: -1 if step is None else step):
+        latents[step], following = memory.fitted(step or 0, Sums.joined(found[step]))
+        memory = memory if step is None else following
+    return latents
+
+
+def _latents(
+    contenders: Sequence[Contender], blocks: Callable[[], Iterable[Scored]]
+) -> Mapping[int | None, Any]:
+    """Return the models that say how probably an answer is right: those of ``latent``, where it stands."""
+    for contender in contenders:
+        if isinstance(contender, Strategy) and contender.name == "latent" and contender.pools is not None:
+            return contender.pools
+    memory = parse_method("latent").memory()
+    assert memory is not None
+    return pools_of(blocks(), memory)
 
 
 def _filled(array_RN: NDArray[Any], width: int, value: float) -> NDArray[Any]:
@@ -205,17 +243,27 @@ def vote_files(
     keep_disagreements: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> VoteSummary:
-    """Vote on scored rollout files with each method (or ``all``), write VOTES to ``output`` and summarize."""
+    """Vote on scored rollout files with each method (or ``all``), write VOTES to ``output`` and summarize.
+
+    No methods: :data:`DEFAULT_METHODS`, those of them that are possible.
+    """
     files = RolloutFiles(paths)
     files.require("answer")
     if confidence != "confidence":
         files.require(confidence)
     read = partial(read_scored, files, grader=grader, classes=classes, confidence=confidence)
-    contenders, notes = strategies(methods, files, read, confidence)
+    notes = []
+    if not methods:
+        methods = DEFAULT_METHODS
+        if not has_confidence(files, confidence):
+            methods = [name for name in methods if not METHODS[name].needs_confidence]
+            notes.append(f"no confidences, only methods without weights are possible: {', '.join(methods)}")
+    contenders, left_out = strategies(methods, files, read, confidence)
+    notes += left_out
     if "answer_class" not in files.column_names and classes == "equivalent":
         notes.append("no column answer_class: answers are compared and classed on the way")
     summary = elect(
-        files, contenders, read(), output=output, overwrite=overwrite, keep_disagreements=keep_disagreements,
+        files, contenders, read, output=output, overwrite=overwrite, keep_disagreements=keep_disagreements,
         progress=progress, classes=classes,
     )  # fmt: skip
     summary.notes = notes
@@ -278,9 +326,10 @@ def vote_columns(
     }
 
 
-def _rows(contender: Contender, block: Scored, outcome: VoteOutcome) -> pa.Table:
+def _rows(contender: Contender, block: Scored, outcome: VoteOutcome, right_RC: FloatArray) -> pa.Table:
     vote, size = outcome.vote, len(block.query_id)
-    columns = vote_columns(block, vote, outcome.distrivote, outcome.probability_R) | {
+    probability_R = elected_probability(right_RC, vote.winner_R)
+    columns = vote_columns(block, vote, outcome.distrivote, probability_R) | {
         "method": [contender.name] * size,
         "answer": block.spelling(vote.winner_R),
         "answer_class": vote.winner_R,

@@ -26,7 +26,7 @@ from dttrl.method.ballots import FloatArray
 from dttrl.method.methods import METHODS
 from dttrl.method.scored import Scored
 from dttrl.method.training_signal import training_signal
-from dttrl.method.voting.registry import VoteOutcome
+from dttrl.method.voting.registry import VoteOutcome, spelled
 from dttrl.scoring.scored_files import WHOLE_FILE, read_scored
 from dttrl.scoring.summary import VoteSummary
 from dttrl.scoring.vote import elect, expand, strategies
@@ -123,15 +123,16 @@ def replay_run(
     keep_disagreements: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[VoteSummary, Replayed | None]:
-    """Vote on the steps of a run with voting methods or methods of training (default: its own).
+    """Vote on the steps of a run with voting methods or methods of training.
 
-    ``all`` is every voting method and the run's own. Returns the summary and, where the run's own method is
-    among them, how its labels compare with those of the run. Writes VOTES to ``output``.
+    The default is the run's own, beside ``sc`` and ``latent`` unless it labels by them; ``all`` is every
+    voting method and the run's own. Returns the summary and, where the run's own method is among them, how
+    its labels compare with those of the run. Writes VOTES to ``output``.
     """
     config = load_config(TrainConfig, find_config(run), {"run": run}, lenient=True)
     files = RolloutFiles([run])
     files.require("answer", "answer_class", "confidence", "step")
-    names = list(methods) or [config.signal.method]
+    names = list(methods) or _own_and_others(config)
     if "all" in names:
         names = [*expand(names), config.signal.method]
     own = [name for name in dict.fromkeys(names) if name in METHODS]
@@ -141,11 +142,17 @@ def replay_run(
     contenders, notes = strategies([name for name in names if name not in METHODS], files, steps)
     trained = [Trained(name, config, written if name == config.signal.method else None) for name in own]
     summary = elect(
-        files, [*contenders, *trained], steps(), output=output, overwrite=overwrite,
+        files, [*contenders, *trained], steps, output=output, overwrite=overwrite,
         keep_disagreements=keep_disagreements, progress=progress, run=str(run),
     )  # fmt: skip
     summary.notes = notes
     return summary, next((one.replayed for one in trained if one.replayed is not None), None)
+
+
+def _own_and_others(config: TrainConfig) -> list[str]:
+    vote = config.signal.vote
+    own = None if vote is None else spelled(vote)
+    return [*(name for name in ("sc", "latent") if name != own), config.signal.method]
 
 
 def written_labels(run: Path) -> Written:

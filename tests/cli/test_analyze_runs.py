@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from dttrl.data.schemas import EVALUATIONS, ROLLOUTS
+from dttrl.data.schemas import EVALUATIONS, LABELS, ROLLOUTS
 from dttrl.data.tables import write_table
 from dttrl_cli.app import main
 
@@ -115,6 +116,26 @@ def test_shift_prints_blocks_and_whether_they_settle(
 def test_labels_show_counts_of_rollouts(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", "labels", runs[2]]) == 0
     assert "4/0/0/4" in capsys.readouterr().out
+
+
+def test_labels_show_the_calibration_of_their_probabilities(
+    runs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = dict.fromkeys(("majority_answer", "n_pos", "n_neg", "rejected", "fallback"))
+    row = nothing | {
+        "step": 1, "query_id": "q0", "label": "1", "label_class": 0, "gold": "1", "label_correct": True,
+        "n": 4, "n_valid": 4, "majority_ratio": 0.5, "label_ratio": 0.5, "tie": False, "diversity": 2,
+        "diversity_weight": 1.0, "reward_mean": 0.5, "label_probability": 0.75,
+    }  # fmt: skip
+    table = pa.Table.from_pylist([row], schema=LABELS.fields)
+    write_table(Path(runs[2]) / "labels.parquet", table, LABELS, metadata={})
+    assert main(["analyze", "labels", runs[2]]) == 0
+    text = capsys.readouterr().out
+    assert "Calibration of the labels (mean distance 0.250, Brier score 0.062)" in text
+    assert re.search(r"^0\.70-0\.80 +1 +0\.750 +1\.000$", text, re.MULTILINE)
+    assert main(["analyze", "labels", runs[2], "--json"]) == 0
+    (bin_,) = json.loads(capsys.readouterr().out)["label_calibration"]
+    assert (bin_["n"], bin_["probability"], bin_["right"]) == (1, 0.75, 1.0)
 
 
 def test_what_a_run_has_not_kept_is_not_counted_as_none(

@@ -90,13 +90,14 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.parametrize("command", [*COMMANDS, "advise"])
 @pytest.mark.parametrize("case", list(BAD_ROLLOUTS))
 def test_bad_rollouts(tmp_path: Path, case: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = BAD_ROLLOUTS[case](tmp_path / "rollouts.parquet")
     output = tmp_path / "output.parquet"
     before = snapshot(tmp_path)
-    words = [{"FILE": str(file), "OUTPUT": str(output)}.get(word, word) for word in COMMANDS[command]]
+    typed = COMMANDS.get(command, [command, "FILE"])
+    words = [{"FILE": str(file), "OUTPUT": str(output)}.get(word, word) for word in typed]
     error = one_line(capsys, words)
     assert file.name in error
     assert snapshot(tmp_path) == before

@@ -74,7 +74,7 @@ def test_json_says_what_was_read(tmp_path: Path, capsys: pytest.CaptureFixture[s
     data = json.loads(text)
     assert notes == ""
     assert (data["format"], data["questions"], data["rollouts"]) == ("verl", 2, 5)
-    assert data["possible"].startswith("no confidence: majority vote (sc)")
+    assert data["possible"].startswith("no confidence: votes without weights (sc, latent)")
     assert data["entries"]["text"] == 5
 
 
@@ -130,7 +130,7 @@ def test_vote_takes_parquet_of_other_tools(
     path, votes = tmp_path / "theirs.parquet", tmp_path / "v.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     _, notes = run(capsys, "vote", path, "-o", votes)
-    assert f"{path}: read as {entry}; no confidence: majority vote (sc)" in notes
+    assert f"{path}: read as {entry}; no confidence: votes without weights (sc, latent)" in notes
     assert set(answers(votes).values()) == expected
     scored = tmp_path / "s.parquet"
     run(capsys, "import", entry, path, "-o", tmp_path / "r.parquet")
@@ -151,7 +151,8 @@ def test_vote_uses_the_confidences_of_a_file(tmp_path: Path, capsys: pytest.Capt
 def test_vote_without_confidence_says_what_remains(capsys: pytest.CaptureFixture[str]) -> None:
     _, notes = run(capsys, "vote", DATA / "verl_40.jsonl")
     assert (
-        "read as verl; no confidence: majority vote (sc); best-of-n and MoB on a stored score need" in notes
+        "read as verl; no confidence: votes without weights (sc, latent); best-of-n and MoB on a stored "
+        "score need" in notes
     )
     assert "possible without them: sc, latent" in error(
         capsys, "vote", "-q", DATA / "verl_40.jsonl", "-m", "wsc"

@@ -48,6 +48,29 @@ def test_methods_are_compared(scored: Path, tmp_path: Path, capsys: pytest.Captu
     assert read_table(votes, VOTES).num_rows == 4
 
 
+def test_without_a_method_three_stand_side_by_side(scored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, error = output(capsys, str(scored), "-q")
+    assert re.findall(r"^(\w+) +\d/2 ", text, re.MULTILINE) == ["sc", "latent", "distrivoting"]
+    assert max(map(len, text.splitlines())) <= 100
+    assert "expected" in text
+    assert "No gold answers" not in text
+    assert error == ""
+
+
+def test_without_gold_the_expected_accuracy_is_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "theirs.parquet"
+    columns = {"query_id": ["q"] * 3, "sample_id": [0, 1, 2], "answer": ["1", "1", "2"]}
+    pq.write_table(pa.table(columns | {"confidence": [1.0, 2.0, 1.0]}), path)
+    text, _ = output(capsys, str(path))
+    assert re.search(r"^sc +- +- +0\.\d{3} +0\.667", text, re.MULTILINE)
+    assert "No gold answers: the expected accuracy is the latent vote's own estimate." in text
+    data = json.loads(output(capsys, str(path), "--json")[0])
+    assert 0 < data["methods"][0]["expected_accuracy"] < 1
+    assert data["methods"][0]["accuracy"] is None
+
+
 def test_json_holds_the_same_numbers(scored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, error = output(capsys, str(scored), "--method", "all", "--json", "--quiet")
     data: dict[str, Any] = json.loads(text)

@@ -31,6 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("distri-wsc", {"measure": "logprob", "select": "balanced"}),
         ("distri-wsc", {"label": "mob"}),
         ("ttrl-gt", {}),
+        ("ttrl-latent", {}),
     ],
 )
 def test_the_labels_of_a_run_are_reproduced_exactly(
@@ -45,10 +46,15 @@ def test_the_labels_of_a_run_are_reproduced_exactly(
     labels = read_table(run / "labels.parquet", LABELS)
     assert replayed is not None
     assert (replayed.rows, replayed.same) == (labels.num_rows, labels.num_rows)
-    assert replayed.method == summary.methods[0].method == settings.signal.title
+    others = [] if method == "ttrl-latent" else ["latent"]
+    assert [one.method for one in summary.methods] == ["sc", *others, settings.signal.title]
+    assert replayed.method == settings.signal.title
     assert not replayed.differing
     assert summary.rollouts == 8 * labels.num_rows
     table = read_table(votes, VOTES)
+    table = table.filter(np.array(table.column("method").to_pylist()) == replayed.method)
+    if method == "ttrl-latent":  # the one fit by which all methods are judged is the one that labelled
+        assert table.column("label_probability").equals(labels.column("label_probability"))
     assert table.column("query_id").to_pylist() == labels.column("query_id").to_pylist()
     assert table.column("answer_class").to_pylist() == labels.column("label_class").to_pylist()
 

@@ -44,6 +44,11 @@ def _elected(
         each_RC = right_RC / np.maximum(votes_RC, 1.0)
         weight_RN = np.take_along_axis(each_RC, np.maximum(class_RN, 0), axis=1)
     vote = summarize(class_RN, confidence_RN, tally(class_RN, weight_RN, confidence_RN, class_RN >= 0))
-    elected_R = np.maximum(vote.winner_R, 0)[:, None]
-    probability_R = np.take_along_axis(right_RC, elected_R, axis=1)[:, 0]
-    return vote, np.where(vote.winner_R >= 0, probability_R, np.nan)
+    return vote, elected_probability(right_RC, vote.winner_R)
+
+
+def elected_probability(right_RC: FloatArray, winner_R: IntArray) -> FloatArray:
+    """Return the probability that each winner is right, NaN where there is none (class -1)."""
+    elected_R1 = np.maximum(winner_R, 0)[:, None]
+    probability_R = np.take_along_axis(right_RC, elected_R1, axis=1)[:, 0]
+    return np.where(winner_R >= 0, probability_R, np.nan)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -281,6 +282,40 @@ def test_calibration_puts_rollouts_into_bins() -> None:
     assert [(row.low, row.n, row.right) for row in table.itertuples()] == [(0.0, 2, 0.5), (0.9, 2, 1.0)]
     assert table["probability"][0] == pytest.approx(0.06)
     assert len(label_quality.calibration([])) == 0
+
+
+def test_the_probabilities_of_labels_are_held_against_gold(tmp_path: Path) -> None:
+    run = labelled_run(tmp_path / "r")
+    rows = [
+        LABEL | {"step": step, "query_id": query, "label": "1", "gold": "1", "label_correct": right,
+                 "majority_answer": "1", "label_probability": probability}
+        for step, query, right, probability in (
+            (1, "a", True, 0.95), (1, "b", False, 0.91), (2, "a", True, 0.3), (2, "b", False, None),
+            (2, "c", None, 0.5),
+        )
+    ]  # fmt: skip
+    table = pa.Table.from_pylist(rows, schema=LABELS.fields)
+    write_table(run / "labels.parquet", table, LABELS, metadata={}, overwrite=True)
+    quality = label_quality.label_quality(one_group(run))
+    assert [
+        (row.low, row.n, round(row.probability, 6), row.right)
+        for row in quality.label_calibration.itertuples()
+    ] == [(0.3, 1, 0.3, 1.0), (0.9, 2, 0.93, 0.5)]
+    (block,) = quality.blocks.itertuples()
+    assert block.label_calibration_error == pytest.approx((0.7 + 2 * 0.43) / 3)
+    assert block.label_brier == pytest.approx((0.05**2 + 0.91**2 + 0.7**2) / 3)
+    titles = [axes.get_title() for axes in figures.label_panels([quality]).axes if axes.get_visible()]
+    assert titles[2:] == ["calibration of the mixture", "calibration of the labels"]
+
+
+def test_labels_without_probabilities_have_no_calibration(tmp_path: Path) -> None:
+    run = labelled_run(tmp_path / "r")
+    labels = pq.read_table(run / "labels.parquet")
+    pq.write_table(labels.drop_columns("label_probability"), run / "labels.parquet")  # an older run
+    quality = label_quality.label_quality(one_group(run))
+    assert len(quality.label_calibration) == 0
+    assert quality.blocks["labels_kept"].to_list() == [1]
+    assert math.isnan(quality.blocks["label_brier"][0])
 
 
 def test_the_probability_of_the_positive_component_uses_the_weights() -> None:

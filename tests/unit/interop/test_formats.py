@@ -69,8 +69,8 @@ def test_verl_dump_is_grouped_by_its_prompts(tmp_path: Path) -> None:
     assert rows == [row for group in by_id((u, ones), (v, twos)) for row in group]
     assert summary.columns == list(names)
     assert summary.possible == (
-        "no confidence: majority vote (sc); best-of-n and MoB on a stored score need --score FIELD"
-        " (fields: score, acc)"
+        "no confidence: votes without weights (sc, latent); best-of-n and MoB on a stored score need "
+        "--score FIELD (fields: score, acc)"
     )
     assert read_metadata(tmp_path / "out.parquet")["imported_from"] == "verl"
 

@@ -91,8 +91,9 @@ def test_votes_by_hand(scored: Path, tmp_path: Path, grader: Grader) -> None:
 
 
 def test_questions_are_voted_alike_alone_and_in_batches(tmp_path: Path, grader: Grader) -> None:
-    """All but the pooled vote, whose mixture is that of all questions."""
+    """All but the pooled votes and the probability of a label, which are fitted to all questions."""
     methods = [name for name, info in METHODS.items() if not info.pooled]
+    pooled = ("mean_", "std_", "label_probability")
     rng = np.random.default_rng(5)
     records = []
     for index in range(20):
@@ -107,8 +108,8 @@ def test_questions_are_voted_alike_alone_and_in_batches(tmp_path: Path, grader: 
         one, out = tmp_path / f"{index}.parquet", tmp_path / f"votes-{index}.parquet"
         vote_files([write(one, record)], methods, grader=grader, output=out)
         for key, row in results(out).items():
-            assert {k: v for k, v in row.items() if not k.startswith(("mean_", "std_"))} == {
-                k: v for k, v in found[key].items() if not k.startswith(("mean_", "std_"))
+            assert {k: v for k, v in row.items() if not k.startswith(pooled)} == {
+                k: v for k, v in found[key].items() if not k.startswith(pooled)
             }
 
 
@@ -175,9 +176,11 @@ def test_files_without_confidence_allow_only_the_plain_vote(tmp_path: Path, grad
     )
     with pytest.raises(InputError, match="possible without them: sc, latent"):
         vote_files([path], ["wsc"], grader=grader)
-    summary = vote_files([path], ["all"], grader=grader, output=tmp_path / "votes.parquet")
-    assert [method.method for method in summary.methods] == ["sc", "latent"]
-    assert any("wsc is left out" in note for note in summary.notes)
+    for methods, note in (["all"], "wsc is left out"), ([], "only methods without weights are possible"):
+        output = tmp_path / "votes.parquet"
+        summary = vote_files([path], methods, grader=grader, output=output, overwrite=True)
+        assert [method.method for method in summary.methods] == ["sc", "latent"]
+        assert any(note in text for text in summary.notes)
     row = results(tmp_path / "votes.parquet")["sc", "q"]
     assert (row["n_votes"], row["gold"], row["correct"]) == (2, None, None)
 
@@ -198,6 +201,39 @@ def test_steps_are_kept_apart(tmp_path: Path, grader: Grader) -> None:
     output = tmp_path / "votes.parquet"
     vote_files([write(tmp_path / "s.parquet", records)], ["wsc"], grader=grader, output=output)
     assert [row["step"] for row in read_table(output, VOTES).to_pylist()] == [1, 2]
+
+
+def test_every_method_is_judged_by_one_fit_of_the_latent_vote(tmp_path: Path, grader: Grader) -> None:
+    """Twelve questions in which the surest three of eight are right; nobody answers the last one."""
+    rng = np.random.default_rng(1)
+    records = []
+    for q in range(12):
+        answers = ["1"] * 3 + ["2"] * 5 if q < 11 else [None] * 8
+        values = np.repeat([6.0, 2.0], [3, 5]) + rng.normal(size=8)
+        records.append(rows(f"q{q:02d}", answers, values.tolist(), gold="1"))
+    path = write(tmp_path / "s.parquet", [row for record in records for row in record])
+    output, alone = tmp_path / "votes.parquet", tmp_path / "alone.parquet"
+    summary = vote_files([path], ["sc", "latent", "bon", "latent:lambda=2"], grader=grader, output=output)
+    found = results(output)
+    probability = {name: [found[name, f"q{q:02d}"]["label_probability"] for q in range(12)] for name in
+                   ("sc", "latent", "bon", "latent:lambda=2")}  # fmt: skip
+    assert probability["sc"][-1] is probability["latent"][-1] is None
+    assert probability["latent"][:-1] == probability["bon"][:-1] == probability["latent:lambda=2"][:-1]
+    assert max(probability["sc"][:-1]) < 0.3 < 0.7 < min(probability["latent"][:-1])
+    sc, latent = summary.methods[:2]
+    assert (sc.correct, latent.correct) == (0, 11)
+    assert sc.expected_accuracy == pytest.approx(sum(probability["sc"][:-1]) / 12)
+    assert latent.expected_accuracy == pytest.approx(sum(probability["latent"][:-1]) / 12)
+    vote_files([path], ["sc"], grader=grader, output=alone)  # whoever stands
+    for q in range(11):
+        key = ("sc", f"q{q:02d}")
+        assert results(alone)[key]["label_probability"] == found[key]["label_probability"]
+
+
+def test_steps_may_come_in_any_order(tmp_path: Path, grader: Grader) -> None:
+    late = write(tmp_path / "late.parquet", rows("q", ["1", "2"], [1.0, 2.0], gold="2", step=2))
+    early = write(tmp_path / "early.parquet", rows("q", ["1", "1"], [1.0, 2.0], gold="2", step=1))
+    assert vote_files([late, early], ["sc"], grader=grader).questions == 2
 
 
 def test_the_votes_file_is_not_overwritten_and_carries_the_metadata(
