@@ -16,6 +16,7 @@ from scipy.optimize import minimize
 from drawn import Draw, Drawn
 from dttrl.method import latent as model
 from dttrl.method.ballots import FloatArray
+from dttrl.method.class_entries import ClassEntries
 from dttrl.method.latent import Latent, Sums, fit_latent, summed
 from dttrl.method.past_sums import PastSums
 from dttrl.method.vote_likelihood import none_and
@@ -113,7 +114,9 @@ def levelled(draw: Draw) -> Elected:
 
 
 def _posterior_at_level(sums: Sums, latent: Latent) -> FloatArray:
-    prior = np.where(sums.votes > 0, model._prior_odds(sums.votes, latent), -np.inf)
+    entries = ClassEntries.of(sums.votes[None])
+    prior = np.full(sums.votes.shape, -np.inf)
+    prior.flat[entries.cell_E] = model._prior_odds(entries, sums.votes[None], latent)
     has, noise = sums.known > 0, float(latent.noise)
     if not has.any() or noise <= 0:
         return none_and(prior)[0]
