@@ -201,9 +201,7 @@ def test_the_fit_is_where_scipy_finds_the_most_probable_parameters(sums: Sums) -
         away = (at - mean) / deviation
         return 0.5 * float(away @ away) - votes_log_likelihood(few, *np.exp(at[:3]).tolist(), none)
 
-    here = np.array(
-        [*np.log([fitted.a, fitted.b, fitted.theta]), math.log(fitted.none / (1 - fitted.none))]
-    )
+    here = np.array([*np.log([fitted.a, fitted.b, fitted.theta]), math.log(fitted.none / (1 - fitted.none))])
     assert lack_of_votes(here) <= minimize(lack_of_votes, mean, method="BFGS").fun + 0.02
 
     def lack_of_means(at: FloatArray) -> float:

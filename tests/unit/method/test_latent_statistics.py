@@ -49,9 +49,7 @@ def test_how_votes_split_is_found() -> None:
 
 @pytest.mark.parametrize("votes", [{}, {"a": 4.0, "b": 1.5, "theta": 6.0}])
 @pytest.mark.parametrize("rollouts", [6, 16])
-def test_the_probability_is_calibrated_where_confidence_tells(
-    rollouts: int, votes: dict[str, float]
-) -> None:
+def test_the_probability_is_calibrated_where_confidence_tells(rollouts: int, votes: dict[str, float]) -> None:
     right_R, probability_R = right(drawn := draw(5, 2000, rollouts, delta=2.0, **votes))
     assert probability_R is not None
     assert calibration_error(probability_R, right_R) < 0.05
@@ -134,8 +132,9 @@ def test_a_drift_of_confidence_changes_no_label() -> None:
 
 
 def test_advantages_are_scaled_by_the_probability_of_the_label() -> None:
-    plain, weighed = trained("ttrl-latent", drifting=False), trained(
-        "ttrl-latent", drifting=False, weigh_labels=True
+    plain, weighed = (
+        trained("ttrl-latent", drifting=False),
+        trained("ttrl-latent", drifting=False, weigh_labels=True),
     )
     doubted = 0
     for one, two in zip(plain, weighed, strict=True):

@@ -159,7 +159,8 @@ def test_a_break_changes_no_choice(memory: PastSums | History) -> None:
     assert one[1] == two[1]
     assert one[2].chosen == two[2].chosen
     fitted = [
-        each[2].memory.pooled(4, each[0].class_RN, each[0].confidence_RN)[1].to_arrays() for each in (one, two)
+        each[2].memory.pooled(4, each[0].class_RN, each[0].confidence_RN)[1].to_arrays()
+        for each in (one, two)
     ]
     for name, array in fitted[0].items():
         np.testing.assert_array_equal(array, fitted[1][name])
