@@ -128,7 +128,7 @@ def _commands(advice: Advice, files: list[Path], settings: dict[str, Any]) -> li
         vote, train = [f"dttrl vote {named} --method sc"], "--method ttrl"
     else:
         flags = " ".join(f"--{name} {value}" for name, value in chosen.settings.items())
-        vote, train = [f"dttrl vote {named} --method latent"], f"--method distri-latent {flags}"
+        vote, train = [f"dttrl vote {named} --method latent"], f"--method ttrl-latent {flags}"
         if flags and settings != chosen.settings:
             # A run is voted on as it was scored: its rollouts are files of their own.
             rollouts = shlex.quote(str(files[0] / "rollouts")) if run else named

@@ -23,8 +23,9 @@ b, flat, what its class has in common :math:`u_k \sim N(0, T)`, and :math:`\epsi
 .. math:: \log \frac{P(m \mid z = k)}{P(m \mid z = 0)}
           = \delta w_k (m_k - \bar m) - \tfrac 1 2 \delta^2 w_k (1 - w_k / A).
 
-S is the variance within classes. :math:`\delta`, T and a correction of the votes' log-odds
-(:math:`\kappa \log\mathrm{odds} + c`) maximise the likelihood of the class means given the votes. Only
+Confidences that are probabilities p enter as :math:`-\log(1 - p)`. S is the variance within classes.
+:math:`\delta`, T and a correction of the votes' log-odds (:math:`\kappa \log\mathrm{odds} + c`) maximise the
+likelihood of the class means given the votes. Only
 contrasts within a question enter: its difficulty drops out, and so does the drift of confidence over steps.
 Where :math:`\delta` gains less than :data:`LEAST_GAIN` it is 0, and the vote is the plain one.
 
@@ -53,6 +54,8 @@ LEAST_GAIN = 2.0
 """Nats by which confidence must raise the log-likelihood before it has a say."""
 MOST_SEPARATION = 5.0
 """Deviations between right and wrong beyond which a fit has taken an outlier for the right class."""
+LEAST_DOUBT = 1e-6
+"""The probability of an error that no confidence is below."""
 _HALF = 0.5
 _LEAST_NOISE = 1e-6
 _TINY = 1e-300
@@ -92,8 +95,25 @@ class Sums(NamedTuple):
         return joined
 
 
+def surprise(confidence: FloatArray) -> FloatArray:
+    """Return -log(1 - p) of confidences that all lie in [0, 1], and others as they are.
+
+    Near certainty probabilities crowd together, and what separates right from wrong is how far they are from
+    1. ``1 - p`` counts as at least :data:`LEAST_DOUBT`; not finite stays so.
+    """
+    finite = np.isfinite(confidence)
+    if not finite.any() or (confidence[finite] < 0).any() or (confidence[finite] > 1).any():
+        return confidence
+    with np.errstate(invalid="ignore"):
+        return np.where(finite, -np.log(np.maximum(1.0 - confidence, LEAST_DOUBT)), np.nan)
+
+
 def summed(class_RN: IntArray, confidence_RN: FloatArray) -> Sums:
-    """Return the sums of R questions with N rollouts each; class -1: no answer, not finite: no confidence."""
+    """Return the sums of R questions with N rollouts each; class -1: no answer, not finite: no confidence.
+
+    Confidences that are all probabilities enter as the nats to certainty, :func:`surprise`.
+    """
+    confidence_RN = surprise(confidence_RN)
     answered_RN = class_RN >= 0
     known_RN = answered_RN & np.isfinite(confidence_RN)
     votes_RC = class_sums(class_RN, np.ones(class_RN.shape), answered_RN)

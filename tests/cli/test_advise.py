@@ -76,9 +76,7 @@ def test_the_measure_that_tells_is_found_with_gold_and_without(
     assert "Perplexity over the whole completion tells right from wrong" in text
     assert f"  dttrl score {path} -o scored.parquet --measure perplexity --region all\n" in text
     assert "\n  dttrl vote scored.parquet --method latent\n" in text
-    assert (
-        "\n  dttrl train MODEL QUESTIONS --method distri-latent --measure perplexity --region all\n" in text
-    )
+    assert "\n  dttrl train MODEL QUESTIONS --method ttrl-latent --measure perplexity --region all\n" in text
     assert max(map(len, text.partition("Perplexity")[0].splitlines())) <= 100
     found = data(capsys, path)
     blind = data(capsys, write(tmp_path / "blind.parquet", UNSCORED, gold=None))
@@ -143,7 +141,7 @@ def test_without_confidences_votes_are_counted(tmp_path: Path, capsys: pytest.Ca
 
 def test_the_steps_of_a_run_are_pooled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    names = ["step", "prompt", *UNSCORED, "answer", "answer_class", "confidence"]
+    names = ["step", "prompt", *UNSCORED, "answer", "answer_class"]
     for step in (1, 2):
         write(run / "rollouts" / f"step-{step:06d}.parquet", names, rollouts(step=step, seed=step))
     settings = {"method": "ttrl", "model": "m/start", "questions": "my sums.jsonl"}
@@ -153,7 +151,7 @@ def test_the_steps_of_a_run_are_pooled(tmp_path: Path, capsys: pytest.CaptureFix
     assert by_name["perplexity:all"]["contrasts"] == 32
     assert found["questions"] == 32
     assert found["methods"][0]["with_gold"] == 32
-    assert found["commands"][-1].startswith("dttrl train m/start 'my sums.jsonl' --method distri-latent")
+    assert found["commands"][-1].startswith("dttrl train m/start 'my sums.jsonl' --method ttrl-latent")
 
 
 def test_a_run_without_rollouts_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

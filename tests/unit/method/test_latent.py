@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from dttrl.method.ballots import FloatArray, IntArray
-from dttrl.method.latent import Latent, Sums, fit_latent, fit_latents, posterior, summed
+from dttrl.method.latent import (
+    LEAST_DOUBT,
+    Latent,
+    Sums,
+    fit_latent,
+    fit_latents,
+    posterior,
+    summed,
+    surprise,
+)
 from dttrl.method.voting.latent_vote import latent_votes
 from dttrl.method.voting.registry import VoteOutcome, parse_method
 from tests.latent_draws import Draws, draw
@@ -114,7 +123,7 @@ def assert_same(one: VoteOutcome, two: VoteOutcome, tolerance: float = 1e-6) -> 
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [(1e-12, 0.0), (1e12, 0.0), (1.0, 1e6), (3.0, -50.0), (1e-12, 1e-9), (1e12, -1e14)]
+    ("a", "b"), [(1e-12, 0.0), (1e12, 0.0), (1.0, 1e6), (3.0, -50.0), (1e-12, -1e-9), (1e12, -1e14)]
 )
 def test_the_unit_of_confidence_does_not_matter(drawn: Draws, a: float, b: float) -> None:
     before = fit_latent(summed(drawn.class_RN, drawn.confidence_RN))
@@ -127,6 +136,16 @@ def test_the_unit_of_confidence_does_not_matter(drawn: Draws, a: float, b: float
         latent(drawn.class_RN, a * drawn.confidence_RN + b),
         1e-5,
     )
+
+
+def test_probabilities_enter_as_the_nats_to_certainty(drawn: Draws) -> None:
+    doubt = np.exp(drawn.confidence_RN.min() - 0.1 - drawn.confidence_RN).clip(1e-5)
+    as_probability = latent(drawn.class_RN, 1.0 - doubt)
+    assert_same(as_probability, latent(drawn.class_RN, 5.0 - np.log(doubt)))
+    value = np.array([[0.5, 1.0, np.nan, 0.0]])
+    np.testing.assert_allclose(surprise(value), [[np.log(2), -np.log(LEAST_DOUBT), np.nan, 0.0]])
+    for other in (np.array([[0.5, 1.5]]), np.array([[-0.1, 0.5]]), np.array([[np.nan]])):
+        assert surprise(other) is other
 
 
 def test_the_level_of_a_question_does_not_matter(drawn: Draws) -> None:
