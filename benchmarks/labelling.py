@@ -1,7 +1,8 @@
 """Cost of labels: the cached history against refitting every past step, as the paper's algorithm is written.
 
 Both label the same step of generated confidences (8 questions x 64 rollouts a step, drifting as in training).
-The ratio is what caching saves at that step; a literal run pays its part at every step.
+The ratio is what caching saves at that step; a literal run pays its part at every step. The signal by the
+latent-answer vote, with as many steps of sums behind it, is set against the mixture's.
 
     python benchmarks/labelling.py --steps 100
 """
@@ -18,6 +19,7 @@ from dttrl.method.history import History
 from dttrl.method.methods import Signal
 from dttrl.method.mixture import fit_mixture
 from dttrl.method.partition import assign_positive
+from dttrl.method.past_sums import PastSums
 from dttrl.method.scored import Scored
 from dttrl.method.training_signal import training_signal
 from dttrl.method.voting.distrivoting import distrivoting
@@ -77,6 +79,14 @@ def main() -> None:
     print(f"history / vote of {QUESTIONS} questions          : {cached / vote:8.1f}")
     print(f"whole training signal / history        : {whole / cached:8.2f}")
     print(f"(training signal: {whole * 1e3:.1f} ms here)")
+
+    by_latent, remembered = Signal(method="distri-latent"), PastSums()
+    for step, values in enumerate(past, start=1):
+        given = derive(0, step=step, purpose="classes").integers(0, 12, values.shape).astype(np.int32)
+        _, remembered = remembered.pooled(step, given, values)
+    latent = seconds(lambda: training_signal(batch, remembered, by_latent), options.repeats)
+    print(f"signal by latent / by mixture          : {latent / whole:8.2f}")
+    print(f"(signal by latent: {latent * 1e3:.1f} ms here)")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def climb(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the parameters (F, P) at a maximum near each start, and the log-posteriors there (F,).
 
-    ``bend`` is a guess of the negative curvature of the log-likelihood by parameter: (P,), or one for all.
+    ``bend`` is a guess of the negative curvature of the log-likelihood: (F, P), or one for all.
     """
     mean_FP, precision_FP = (np.broadcast_to(part, start_FP.shape) for part in prior)
     at_FP = np.where(precision_FP >= FIXED, mean_FP, start_FP)

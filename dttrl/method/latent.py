@@ -285,9 +285,11 @@ def _fit_confidence(sums: Sums, votes: Latent, start: Latent | None) -> Latent:
     model = MeanLikelihood(means, odds, np.repeat(noise_F, width))
     prior = Prior(np.tile(means_at, (n_fits, 1)), np.tile(precision, (n_fits, 1)))
     # The log-likelihood in log delta bends by twice its gain, and in log T by half a nat a contrast.
-    contrasts = 0.5 * (len(entries.cell_E) - len(entries.first_Q)) / len(prior.mean)
+    contrasts = 0.5 * entries.by_fit(entries.total(np.ones(len(entries.cell_E))) - 1.0)
     size = 0.25 * sums.votes.shape[1]
-    bend = np.array([size if start is None else size + 2.0 * max(start.gain, 0.0), contrasts, size, size])
+    bend = np.full(prior.mean.shape, size)
+    bend[:, 0] += 0.0 if start is None else 2.0 * max(start.gain, 0.0)
+    bend[:, 1] = contrasts
     at, value = climb(model.evaluate, np.tile(np.stack(rows), (n_fits, 1)), prior, bend=bend)
     at, value = at.reshape(n_fits, width, 4), value.reshape(n_fits, width)
     # Two classes of heavy tails can pass for a right one that is sure beyond measure.

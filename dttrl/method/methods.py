@@ -93,12 +93,12 @@ def titled(method: str, label: str | None) -> str:
 
 
 class Signal(Section):
-    """How a step's rollouts become labels and weights; the defaults are the paper's."""
+    """How a step's rollouts become labels and weights; the sizes are the paper's."""
 
     panel: ClassVar[str] = "Method"
 
     method: str = Field(
-        "distri-gmm",
+        "distri-latent",
         description=f"Where labels and weights come from: {', '.join(METHODS)}.",
     )
     label: str | None = Field(
@@ -235,8 +235,12 @@ class Signal(Section):
             default = VOTES["progressive"].parameters[parameter].default
             if name in flat and (text := _word(flat[name])) != str(default):
                 given.append((name, f"{parameter}={text}"))
-        method = METHODS.get(str(kept.get("method", cls.model_fields["method"].default)))
-        if not given or method is None:
+        if not given:
+            return kept
+        # They were settings of the method that was the default then.
+        kept.setdefault("method", "distri-gmm")
+        method = METHODS.get(str(kept["method"]))
+        if method is None:
             return kept
         label = str(kept.get("label") or method.vote)
         if label.partition(":")[0] != "progressive":

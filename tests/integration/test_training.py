@@ -50,6 +50,7 @@ def config(tmp_path: Path, model: Path, **changes: Any) -> TrainConfig:
         "votes": 8,
         "train_samples": 4,
         "steps": STEPS,
+        "method": "distri-gmm",
         "questions_per_step": 2,
         "learning_rate": 3e-3,
         "schedule": "constant",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dttrl.errors import InputError
 
 _SHARED: dict[str, object] = {
+    "method": "distri-gmm",
     "votes": 64,
     "train_samples": 32,
     "questions_per_step": 8,

@@ -20,6 +20,7 @@ from dttrl.data.tables import write_table
 from dttrl.errors import InputError
 from dttrl.method.scored import Scored
 from dttrl.method.voting.registry import parse_method
+from tests.latent_draws import draw
 from tests.scored_arrays import with_gold
 
 
@@ -142,6 +143,23 @@ def test_pooled_methods_wrong_budgets_and_equal_names_are_refused() -> None:
     every = budget_table([made], methods=["all"], budgets=[4], repeats=2)
     assert "progressive" not in set(every.cells["method"])
     assert "latent" in set(every.cells["method"])
+
+
+def test_the_latent_vote_of_a_draw_is_fitted_to_all_its_questions() -> None:
+    drawn = draw(4, 12, 24, delta=3.0)
+    names = [f"q{i}" for i in range(12)]
+    whole = Scored(drawn.class_RN, drawn.confidence_RN, query_id=names)
+    whole = with_gold(whole, drawn.right_R.tolist())
+    made = Benchmark("drawn", [whole.take(range(5)), whole.take(range(5, 12))], True)
+    (cell,) = budget_table([made], methods=["latent"], budgets=[8], repeats=6).cells.itertuples()
+    order_QRN = np.stack([draws(name, 24, [8], repeats=6, seed=0)[0] for name in names])
+    right = 0.0
+    for repeat in range(6):
+        class_RN = np.take_along_axis(drawn.class_RN, order_QRN[:, repeat], axis=1)
+        confidence_RN = np.take_along_axis(drawn.confidence_RN, order_QRN[:, repeat], axis=1)
+        winner_R = parse_method("latent").vote(class_RN, confidence_RN).vote.winner_R
+        right += float((winner_R == drawn.right_R).mean()) / 6
+    assert cell.accuracy == pytest.approx(right, abs=1e-12)
 
 
 def rows(path: Path, answers: list[str | None], **columns: Any) -> Path:

@@ -44,9 +44,10 @@ def test_the_defaults_are_the_papers_and_ttrls() -> None:
     assert (signal.tau, update.clip_epsilon, update.beta, config.sampling.k) == (0.1, 0.2, 0.001, 20)
     assert (update.learning_rate, update.warmup, update.schedule) == (5e-7, 0.03, "cosine")
     assert (evaluation.samples, evaluation.temperature, evaluation.top_p) == (16, 0.6, 0.95)
-    assert (signal.method, signal.select, config.scoring.region) == ("distri-gmm", "first", "last-step")
-    assert signal.vote is not None
-    assert signal.vote.parameters == {
+    assert (signal.method, signal.select, config.scoring.region) == ("distri-latent", "first", "last-step")
+    papers = config.but(method="distri-gmm").signal.vote
+    assert papers is not None
+    assert papers.parameters == {
         "f": "majority", "reject": "guarded", "monotone": "no", "min": 1, "window": "all",
     }  # fmt: skip
 
@@ -145,8 +146,14 @@ def test_a_config_is_frozen() -> None:
         ),
         ("region: tail\n", "region 'tail' is not one of: last-step, all, tail:N"),
         ("measure: entrop\n", "measure: Input should be 'topk'"),
-        ("f_vote: mean\n", "label: method 'progressive': f='mean' is not one of: majority, weighted"),
-        ("history_window: -1\n", "label: method 'progressive': window='-1' is not one of: all"),
+        (
+            "method: distri-gmm\nf_vote: mean\n",
+            "label: method 'progressive': f='mean' is not one of: majority, weighted",
+        ),
+        (
+            "method: distri-gmm\nhistory_window: -1\n",
+            "label: method 'progressive': window='-1' is not one of: all",
+        ),
         ("label: vote\n", "label: voting method 'vote' is not one of: sc, wsc"),
         ("engine: magic\n", "engine: Input should be one of 'local', 'openrlhf' (got 'magic')"),
         ("gpus: 8\n", "--gpus does nothing with --engine local; leave it out, or add --engine openrlhf"),
@@ -281,6 +288,7 @@ def test_the_file_of_a_run_loads_whatever_it_holds(tmp_path: Path) -> None:
 def test_the_older_settings_of_the_progressive_vote_are_parameters_of_the_label() -> None:
     older = {"f_vote": "weighted", "reject": "off", "monotone": True, "min_positives": 3, "history_window": 5}
     config = load_config(TrainConfig, overrides=NEEDED | older)
+    assert config.signal.method == "distri-gmm"  # whose settings they were
     assert config.signal.label == "progressive:f=weighted,reject=off,monotone=yes,min=3,window=5"
     more = load_config(TrainConfig, overrides=NEEDED | {"label": "progressive:min=3", "history_window": 5})
     assert more.signal.label == "progressive:min=3,window=5"
