@@ -4,13 +4,15 @@ A question has votes :math:`n_k` in K answer classes, N in all, and the mean :ma
 each class. The class z is right, or none is (z = 0).
 
 *Votes.* The right answer draws a share :math:`p \sim \mathrm{Beta}(a, b)` of the votes; the others fall
-into classes by a Dirichlet process of concentration :math:`\theta`; with probability :math:`\pi` no answer is
-right. With the rising factorial :math:`x^{(n)} = x (x + 1) \dots (x + n - 1)`,
+into classes by a Dirichlet process of concentration :math:`\theta`; with probability :math:`\pi` there is no
+right answer to be drawn. With the rising factorial :math:`x^{(n)} = x (x + 1) \dots (x + n - 1)`,
 
 .. math:: \frac{P(n, z = k)}{P(n, z = 0)} =
-          \frac{1 - \pi}{\pi} \frac{a^{(n_k)} b^{(N - n_k)}}{(a + b)^{(N)}}
-          \frac{\theta^{(N)}}{\theta\,\theta^{(N - n_k)} (n_k - 1)!}.
+          \frac{(1 - \pi) a^{(n_k)} b^{(N - n_k)}}{\pi (a + b)^{(N)} + (1 - \pi) b^{(N)}} \,
+          \frac{\theta^{(N)}}{\theta\,\theta^{(N - n_k)} (n_k - 1)!},
 
+as none of the answers is right, too, where nobody gave the right one (:math:`b^{(N)}`). There b counts as at
+most :math:`\theta`, so that more votes never make a class less probable.
 The four parameters maximise the likelihood of the votes. Rollouts of one model repeat its mistakes, so in the
 posterior the N votes of a question count as at most :data:`WITNESSES`, in the same proportions.
 
@@ -218,24 +220,24 @@ def _prior_odds(entries: ClassEntries, votes_FRC: FloatArray, latent: Latent) ->
 
     of_fit = partial(_of_fit, entries)
     none, votes = of_fit(latent.none), entries.flat(votes_FRC)
-    right = np.log1p(-none) - np.log(none)
     if latent.power is not None:
         share = latent.power * np.log(votes)
-        most = np.maximum.reduceat(share, entries.first_Q) if share.size else share
-        return (
-            right + share - entries.spread(most + np.log(entries.total(np.exp(share - entries.spread(most)))))
-        )
+        top = entries.spread(np.maximum.reduceat(share, entries.first_Q)) if share.size else share
+        total = top + np.log(entries.spread(entries.total(np.exp(share - top))))
+        return np.asarray(np.log1p(-none) - np.log(none) + share - total)
     all_votes = entries.total(votes)
     n = votes * entries.spread(np.minimum(1.0, WITNESSES / np.maximum(all_votes, 1.0)))
     total = entries.spread(np.minimum(all_votes, WITNESSES))
     a, theta = of_fit(latent.a), of_fit(latent.theta)
     # With b above theta a class of more votes could be the less likely one.
     b = np.minimum(of_fit(latent.b), theta)
-    return np.asarray(
-        right + gammaln(a + n) + gammaln(b + total - n) - gammaln(theta + total - n) - gammaln(n)
-        + gammaln(a + b) - gammaln(a) - gammaln(b) - gammaln(a + b + total)
-        + gammaln(theta + total) - np.log(theta)
+    given = gammaln(a + b) - gammaln(b) - gammaln(a + b + total)
+    absent = np.log1p(-none) + gammaln(b + total) + given
+    right = (
+        np.log1p(-none) + gammaln(a + n) - gammaln(a) + gammaln(b + total - n) + given
+        + gammaln(theta + total) - np.log(theta) - gammaln(theta + total - n) - gammaln(n)
     )  # fmt: skip
+    return np.asarray(right - np.logaddexp(np.log(none), absent))
 
 
 def _fit_votes(

@@ -57,20 +57,28 @@ class VoteLikelihood:
             return table[rows, index]
 
         log_pi, log_right = np.log(pi)[:, None], np.log1p(-pi)[:, None]
-        log_none = log_pi + classes * np.log(theta)[:, None] - of(log_t, total)
+        # None of the answers is right where none can be, or where nobody gave the right one.
+        log_absent = log_right + of(log_b, total) - of(log_ab, total)
+        log_wrong = np.logaddexp(log_pi, log_absent)
+        log_none = log_wrong + classes * np.log(theta)[:, None] - of(log_t, total)
         base = log_right + (classes - 1) * np.log(theta)[:, None] - of(log_ab, total)
         score = base[..., None] + of(log_a, n) + of(log_b - log_t, rest) + self.fixed[fits]
         share, likelihood = none_and(score - log_none[..., None])
         likelihood = np.where(self.asked[fits], likelihood + log_none, 0.0)
         some = share.sum(axis=-1)
         none = 1.0 - some
+        absent = none * np.exp(log_absent - log_wrong)
         slope = np.stack(
             [
-                a[:, None] * ((share * of(sum_a, n)).sum(axis=-1) - some * of(sum_ab, total)),
-                b[:, None] * ((share * of(sum_b, rest)).sum(axis=-1) - some * of(sum_ab, total)),
+                a[:, None] * ((share * of(sum_a, n)).sum(axis=-1) - (some + absent) * of(sum_ab, total)),
+                b[:, None]
+                * (
+                    (share * of(sum_b, rest)).sum(axis=-1)
+                    + absent * of(sum_b, total) - (some + absent) * of(sum_ab, total)
+                ),
                 classes - some
                 - theta[:, None] * ((share * of(sum_t, rest)).sum(axis=-1) + none * of(sum_t, total)),
-                none - pi[:, None],
+                none - absent - pi[:, None],
             ],
             axis=-1,
         )  # fmt: skip

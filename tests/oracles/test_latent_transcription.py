@@ -58,11 +58,16 @@ def rising(x: float, n: float) -> float:
     return math.lgamma(x + n) - math.lgamma(x)
 
 
+def log_wrong(total: float, a: float, b: float, none: float) -> float:
+    """Return the log-probability that none of the answers is right, whatever these are."""
+    return math.log(none + (1 - none) * math.exp(rising(b, total) - rising(a + b, total)))
+
+
 def vote_odds(votes: list[float], k: int, a: float, b: float, theta: float, none: float) -> float:
     """Return log P(n, z = k) / P(n, z = 0)."""
     n, total = votes[k], sum(votes)
     return (
-        math.log((1 - none) / none)
+        math.log(1 - none) - log_wrong(total, a, b, none)
         + rising(a, n) + rising(b, total - n) - rising(a + b, total)
         + rising(theta, total) - math.log(theta) - rising(theta, total - n) - math.lgamma(n)
     )  # fmt: skip
@@ -73,7 +78,9 @@ def votes_log_likelihood(sums: Sums, a: float, b: float, theta: float, none: flo
     for row in sums.votes.tolist():
         votes = [n for n in row if n > 0]
         if votes:
-            without = math.log(none) + len(votes) * math.log(theta) - rising(theta, sum(votes))
+            without = (
+                log_wrong(sum(votes), a, b, none) + len(votes) * math.log(theta) - rising(theta, sum(votes))
+            )
             each = [vote_odds(votes, k, a, b, theta, none) for k in range(len(votes))]
             whole += without + float(logsumexp([0.0, *each]))
     return whole
