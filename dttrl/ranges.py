@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,8 +11,13 @@ from typing import Annotated, Any, Self
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import core_schema
 
-SURE = 0.95
+SURE = 0.875
 """Probability of a question's winner at which it stops, where a range is given and nothing else is said."""
+STEADY = 16
+"""Rollouts over which a question must be sure at every look before it stops.
+
+A model that is fitted to few rollouts is too sure, and one look of many is sure by chance.
+"""
 NO_RANGE = "one number of rollouts (it needs a range, as --{} 8..64)"
 """What leaves the threshold unread."""
 _RANGE = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
@@ -21,8 +27,12 @@ _RANGE = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
 class SampleRange:
     """At least ``least`` rollouts of a question, at most ``most``, drawn in blocks of ``least``.
 
-    >>> str(SampleRange.parse("8 .. 20")), list(SampleRange(8, 20).blocks())
-    ('8..20', [range(0, 8), range(8, 16), range(16, 20)])
+    A question is looked at after each block. Ranges in which no question can stop are refused.
+
+    >>> str(SampleRange.parse("8 .. 28")), list(SampleRange(8, 28).blocks())
+    ('8..28', [range(0, 8), range(8, 16), range(16, 24), range(24, 28)])
+    >>> [(each.looks, each.earliest) for each in (SampleRange(least, 64) for least in (4, 8, 16))]
+    [(5, 20), (3, 24), (2, 32)]
     """
 
     least: int
@@ -32,6 +42,11 @@ class SampleRange:
         if not 1 <= self.least < self.most:
             raise ValueError(
                 f"a range goes from at least 1 up to more than that, as 8..64, got {str(self)!r}"
+            )
+        if self.most <= self.earliest:
+            raise ValueError(
+                f"in {self} no question can stop: after blocks of {self.least} the first that can has "
+                f"{self.earliest} rollouts; go beyond {self.earliest} or draw smaller blocks"
             )
 
     def __str__(self) -> str:
@@ -44,6 +59,16 @@ class SampleRange:
         if found is None:
             raise ValueError(f"a number of rollouts or a range as 8..64 is needed, got {text!r}")
         return cls(int(found[1]), int(found[2]))
+
+    @property
+    def looks(self) -> int:
+        """Looks in a row at which a question must be sure: those of its last :data:`STEADY` rollouts."""
+        return 1 + math.ceil(STEADY / self.least)
+
+    @property
+    def earliest(self) -> int:
+        """Rollouts of the first question that can stop."""
+        return self.looks * self.least
 
     def blocks(self) -> Iterator[range]:
         """Yield the sample ids of each block; the last may be shorter."""

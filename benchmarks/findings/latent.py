@@ -37,11 +37,14 @@ def ablation(path: Path, options: argparse.Namespace) -> pd.DataFrame:
 
 
 def stopping(path: Path, options: argparse.Namespace) -> pd.DataFrame:
-    """Stopping when sure, as sampling in blocks would have done it."""
+    """Stopping when sure, as sampling in blocks would have done it; the default threshold and two others."""
     from dttrl.analysis.stopping import LEAST, stopping_table
+    from dttrl.ranges import SURE
 
     most = min(VOTES, read_drawn(path).size)
-    return stopping_table([path], samples=f"{LEAST}..{most}", repeats=options.repeats)
+    return stopping_table(
+        [path], samples=f"{LEAST}..{most}", thresholds=(0.8, SURE, 0.95), repeats=options.repeats
+    )
 
 
 TABLES: dict[str, Rows] = {"offline": offline, "stopping": stopping, "ablation": ablation}

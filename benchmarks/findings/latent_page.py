@@ -152,13 +152,13 @@ def stopping(read: Read) -> str:
     """Tabulate stopping when sure: one row per file and threshold."""
     rows = read("latent-stopping")
     return table(
-        "Stopping a question when its posterior passes the threshold, simulated on complete rollouts, means "
-        "over orders of them. Rollouts and tokens: shares of what all would be.",
+        "Stopping a question when its posterior stays above the threshold, simulated on complete rollouts, "
+        "means over orders of them. Rollouts and tokens: shares of what all would be.",
         RUN,
         {
             "rollouts": _file,
             "samples": lambda row: str(row["samples"]).replace("..", " to "),
-            "until": lambda row: number(row["until"], 2),
+            "until": lambda row: number(row["until"], 3).removesuffix("0"),
             "`sc`, all": plain("plain"),
             "`latent`, all": plain("accuracy"),
             "`latent`, stopped": plain("accuracy_stopped"),

@@ -171,7 +171,7 @@ def stopping(
         list[float] | None,
         typer.Option(
             "--until", show_default=False,
-            help="Probability at which a question stops; may be repeated. (default: 0.8, 0.9, 0.95, 0.99)",
+            help="Probability at which a question stops; may be repeated. (default: 0.8, 0.875, 0.95, 0.99)",
         ),
     ] = None,
     repeats: Annotated[
@@ -182,7 +182,7 @@ def stopping(
 ) -> Analysis:  # fmt: skip
     """What stopping when sure would have saved on complete rollouts, and what it would have cost.
 
-    Questions take their rollouts in blocks as in `dttrl generate --samples 8..64 --until 0.95`.
+    Questions take their rollouts in blocks as in `dttrl generate --samples 8..64`.
     The shares are of the rollouts and tokens of all questions.
     """
     from dttrl.analysis.stopping import stopping_table

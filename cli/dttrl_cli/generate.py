@@ -16,7 +16,7 @@ from dttrl_cli.fields import settings
 
 EXAMPLES = (
     "dttrl generate smollm2 questions.jsonl -o rollouts.parquet --samples 64",
-    "dttrl generate smollm2 questions.jsonl -o rollouts.parquet --samples 8..64 --until 0.95",
+    "dttrl generate smollm2 questions.jsonl -o rollouts.parquet --samples 8..64",
     "dttrl generate Qwen/Qwen2.5-0.5B-Instruct amc.jsonl -o amc.parquet --temperature 0.6",
     "dttrl generate my-model amc.jsonl -o amc.parquet --base-url http://localhost:8000/v1",
 )
@@ -37,7 +37,7 @@ def generate(
 ) -> None:
     """Sample rollouts of every question, with the confidence of every token.
 
-    With --samples LOW..HIGH a question draws blocks of LOW rollouts until it is sure of its answer.
+    With --samples LOW..HIGH a question draws blocks of LOW rollouts until it stays sure of its answer.
     The scoring options then say how answers and confidences are found.
 
     Interrupted work goes on when the same command is run again.

@@ -32,7 +32,7 @@ from dttrl.rng import derive
 from dttrl.scoring.score import stored_kind
 from dttrl.scoring.scored_files import column_floats, read_scored
 
-THRESHOLDS = (0.8, 0.9, SURE, 0.99)
+THRESHOLDS = (0.8, SURE, 0.95, 0.99)
 LEAST = 8
 """Rollouts of a block where none is given."""
 

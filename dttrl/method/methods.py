@@ -34,7 +34,7 @@ from dttrl.method.past_sums import PastSums
 from dttrl.method.selection import Select
 from dttrl.method.voting.registry import METHODS as VOTES
 from dttrl.method.voting.registry import Memory, ParsedMethod, parse_method, spelled
-from dttrl.ranges import NO_RANGE, SURE, Count, SampleRange, Threshold, least, most, with_threshold
+from dttrl.ranges import NO_RANGE, STEADY, SURE, Count, SampleRange, Threshold, least, most, with_threshold
 from dttrl.section import Section, flag
 
 GOLD = "gold"
@@ -115,7 +115,7 @@ class Signal(Section):
     until: Threshold = Field(
         None,
         description="With a range of --votes: a question stops when its most probable answer is right with "
-        f"this probability (default with a range: {SURE:g}).",
+        f"this probability, at every look over its last {STEADY} rollouts (default with a range: {SURE:g}).",
     )
     train_samples: int = Field(32, ge=1, description="Voting rollouts that are trained on.")
     select: Select = Field(

@@ -1,9 +1,10 @@
-"""When a question has enough rollouts: it stops when its answer is right with a given probability.
+"""When a question has enough rollouts: it stops when its answer stays right with a given probability.
 
 Rollouts are drawn in blocks. After each block the latent-answer model (:mod:`dttrl.method.latent`) is fitted
-to all questions drawn so far, those that have stopped included, and to the past. Every question whose elected
-answer is right with at least the threshold's probability stops. The others go on, to the most that there may
-be. A question that has stopped stays so, whatever later fits make of it.
+to all questions drawn so far, those that have stopped included, and to the past. A question is sure where its
+elected answer is right with at least the threshold's probability. One that was sure at every look over its
+last rollouts (:data:`dttrl.ranges.STEADY`) stops. The others go on, to the most that there may be. A question
+that has stopped stays so, whatever later fits make of it.
 
 Which questions stop follows from the rollouts alone. So the same rollouts stop the same questions, whether
 they are drawn, drawn in parts or read from a file. Axis letters: R questions, N rollouts, O questions still
@@ -57,19 +58,22 @@ class Unspent:
 def draw_until_sure(
     n_questions: int, budget: SampleRange, until: float, draw: Draw, look: Look, *, past: Past | None = None
 ) -> IntArray:
-    """Draw blocks until every question is sure or has all of ``budget``; return the rollouts of each (R,).
+    """Draw blocks until every question stops or has all of ``budget``; return the rollouts of each (R,).
 
-    ``past`` is what a run remembers of the steps before.
+    Looks at every block anew, those held from interrupted work as well. ``past`` is what a run remembers of
+    the steps before.
     """
     open_O = np.arange(n_questions)
     n_drawn_R = np.zeros(n_questions, dtype=np.int32)
+    sure_looks_R = np.zeros(n_questions, dtype=np.int32)
     for block in budget.blocks():
         draw(open_O, block)
         n_drawn_R[open_O] = block.stop
         if block.stop == budget.most:
             break
         sure_R = certainty(look(n_drawn_R), past) >= until
-        open_O = open_O[~sure_R[open_O]]
+        sure_looks_R = np.where(sure_R, sure_looks_R + 1, 0)
+        open_O = open_O[sure_looks_R[open_O] < budget.looks]
         if not open_O.size:
             break
     return n_drawn_R

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from dttrl.answers.extraction import AnswerKind
 from dttrl.answers.kinds import AUTO, load_grader
 from dttrl.method.confidence import Measure, Region
-from dttrl.ranges import NO_RANGE, SURE, Count, SampleRange, Threshold, most, with_threshold
+from dttrl.ranges import NO_RANGE, STEADY, SURE, Count, SampleRange, Threshold, most, with_threshold
 from dttrl.section import Section, in_panel
 
 TemplateName = Literal["raw", "boxed", "chat", "chat-boxed"]
@@ -240,7 +240,7 @@ class Generation(Section):
     until: Threshold = Field(
         None,
         description="With a range of --samples: a question stops when its most probable answer is right with "
-        f"this probability (default with a range: {SURE:g}).",
+        f"this probability, at every look over its last {STEADY} rollouts (default with a range: {SURE:g}).",
     )
     keep_tokens: bool = Field(False, description="Keep the token ids as well.")
     skip_long: bool = Field(False, description="Leave out too long questions.")

@@ -43,11 +43,11 @@ def test_an_address_is_enough(fake: Fake, tmp_path: Path, capsys: pytest.Capture
 def test_a_server_is_asked_block_by_block(
     fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ("--base-url", fake.url, "--samples", "2..7", "--until", "0.999", "--json", "-q")
+    more = ("--base-url", fake.url, "--samples", "2..20", "--until", "0.999", "--json", "-q")
     assert main(command(fake, tmp_path, *more)) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["unspent"]["budget"] == 14
-    assert result["rollouts"] + result["unspent"]["rollouts"] == 14
+    assert result["unspent"]["budget"] == 40
+    assert result["rollouts"] + result["unspent"]["rollouts"] == 40
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from dttrl.ranges import SURE
 from dttrl_cli.app import app
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "quickstart"
@@ -35,11 +36,11 @@ def scored(folder: Path) -> Path:
     common = ("--template", "raw", "--max-new-tokens", 44, "--batch-size", 256, "--threads", 1)
     questions = DATA / "questions.jsonl"
     generated = data(
-        "generate", DATA / "model", questions, "-o", rollouts, "--samples", 16, "--limit", 12, *common
+        "generate", DATA / "model", questions, "-o", rollouts, "--samples", 32, "--limit", 12, *common
     )
-    assert generated["rollouts"] == 12 * 16
+    assert generated["rollouts"] == 12 * 32
     counts = data("score", rollouts, "-o", scored, "--region", "all")
-    assert counts["rollouts"] == 12 * 16
+    assert counts["rollouts"] == 12 * 32
     # The committed model is right about 60 % of the time (data/quickstart/README.md).
     assert 0.45 < counts["accuracy"] < 0.75
     return scored
@@ -54,8 +55,9 @@ def test_votes_of_the_scored_rollouts_beat_a_single_sample(folder: Path, scored:
 
 
 def test_sure_questions_stop_and_what_that_saves_is_told_beforehand(folder: Path, scored: Path) -> None:
-    told, all_rollouts = data("analyze", "stopping", scored, "--samples", "4..16", "--until", 0.9), 12 * 16
-    asked = ("--samples", "4..16", "--until", 0.9, "--region", "all", "--limit", 12, "--template", "raw")
+    all_rollouts = 12 * 32
+    told = data("analyze", "stopping", scored, "--samples", "8..32", "--until", SURE)
+    asked = ("--samples", "8..32", "--region", "all", "--limit", 12, "--template", "raw")
     command = ("generate", DATA / "model", DATA / "questions.jsonl", "-o", folder / "sure.parquet", *asked)
     drawn = data(*command, "--max-new-tokens", 44, "--batch-size", 256, "--threads", 1)
     assert drawn["rollouts"] < all_rollouts

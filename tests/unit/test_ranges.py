@@ -20,14 +20,25 @@ def chosen(of: type[CommandSettings], **changes: Any) -> Any:
     return load_config(of, None, NEEDED | changes)
 
 
-@given(st.integers(1, 99), st.integers(1, 99))
+@given(st.integers(1, 99), st.integers(33, 99))
 def test_a_range_prints_as_it_is_parsed_and_its_blocks_are_all_of_it(least: int, more: int) -> None:
-    asked = SampleRange(least, least + more)
+    asked = SampleRange(least, 2 * least + more)
     assert SampleRange.parse(str(asked)) == asked
     blocks = list(asked.blocks())
     assert [sample for block in blocks for sample in block] == list(range(asked.most))
     assert {len(block) for block in blocks[:-1]} == {least}
     assert 1 <= len(blocks[-1]) <= least
+
+
+def test_a_range_in_which_no_question_can_stop_is_refused() -> None:
+    """A question is sure over 16 rollouts, and the last block is drawn anyhow."""
+    for text, earliest in (("8..24", 24), ("16..32", 32), ("32..64", 64), ("3..20", 21)):
+        with pytest.raises(InputError, match="no question can stop") as caught:
+            chosen(GenerateConfig, samples=text)
+        assert f"in {text} " in str(caught.value)
+        assert f"go beyond {earliest} " in str(caught.value)
+        least = text.split("..")[0]
+        assert chosen(GenerateConfig, samples=f"{least}..{earliest + 1}").generation.samples == earliest + 1
 
 
 @pytest.mark.parametrize(
@@ -96,6 +107,6 @@ def test_what_is_trained_on_must_be_there_whenever_a_question_stops() -> None:
 
 def test_openrlhf_takes_one_number() -> None:
     with pytest.raises(
-        InputError, match=r"--votes 32\.\.64 does nothing with --engine openrlhf.*give one number"
+        InputError, match=r"--votes 32\.\.96 does nothing with --engine openrlhf.*give one number"
     ):
-        chosen(ScaleConfig, engine="openrlhf", votes="32..64")
+        chosen(ScaleConfig, engine="openrlhf", votes="32..96")

@@ -17,7 +17,7 @@ from dttrl.errors import InputError
 from dttrl.method.scored import Scored
 from tests.scored_arrays import with_gold
 
-SIZE = 12
+SIZE = 36
 
 
 def block(*kinds: str, size: int = SIZE) -> Scored:
@@ -29,9 +29,9 @@ def block(*kinds: str, size: int = SIZE) -> Scored:
 
 
 def test_questions_that_agree_stop_first() -> None:
-    blocks = [block("agree", "split", "agree"), block("split", "agree", "agree", "agree", size=20)]
-    found = simulate_stopping(blocks, 4, SIZE, 0.8)
-    assert found.n_drawn_R.tolist() == [4, 12, 4, 12, 4, 4, 4]
+    blocks = [block("agree", "split", "agree"), block("split", "agree", "agree", "agree", size=44)]
+    found = simulate_stopping(blocks, 8, SIZE, 0.8)
+    assert found.n_drawn_R.tolist() == [24, 36, 24, 36, 24, 24, 24]
     assert found.sure_R.tolist() == [True, False, True, False, True, True, True]
     assert found.right_R[found.sure_R].all()
     assert found.winner_R.shape == found.probability_R.shape == (7,)
@@ -45,15 +45,16 @@ def test_without_a_threshold_all_rollouts_vote() -> None:
 def test_what_stops_depends_on_the_first_rollouts_alone() -> None:
     whole = block("agree", "split", "agree", "agree")
     changed = whole.class_RN.copy()
-    changed[0, 4:] = 1
+    changed[0, 24:] = 1
     other = Scored(changed, whole.confidence_RN, query_id=whole.query_id)
-    one, two = (simulate_stopping([each], 4, SIZE, 0.8) for each in (whole, other))
+    one, two = (simulate_stopping([each], 8, SIZE, 0.8) for each in (whole, other))
     assert one.n_drawn_R.tolist() == two.n_drawn_R.tolist()
     assert one.probability_R.tolist() == two.probability_R.tolist()
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "said"), [(4, 13, "has 12 rollouts"), (12, 12, "range"), (0, 8, "range")]
+    ("least", "most", "said"),
+    [(8, 37, "has 36 rollouts"), (36, 36, "range"), (0, 8, "range"), (8, 24, "no question can stop")],
 )
 def test_ranges_that_cannot_be_tried_are_refused(least: int, most: int, said: str) -> None:
     with pytest.raises(InputError, match=said):
@@ -77,14 +78,14 @@ def write(path: Path, *, gold: str | None = "7", step: int | None = None, tokens
 
 def test_a_row_for_every_file_and_threshold(tmp_path: Path) -> None:
     paths = [write(tmp_path / "a.parquet"), write(tmp_path / "b.parquet", gold=None, tokens=False)]
-    table = stopping_table(paths, samples="4..12", thresholds=[0.5, 0.8], repeats=3)
+    table = stopping_table(paths, samples="8..36", thresholds=[0.5, 0.8], repeats=3)
     assert table[["file", "until"]].to_numpy().tolist() == [["a", 0.5], ["a", 0.8], ["b", 0.5], ["b", 0.8]]
     row = table.iloc[1]
-    assert (row["questions"], row["samples"], row["plain"]) == (6, "4..12", row["accuracy"])
-    # Three questions of 10 tokens a rollout stop after 4 of 12, three of 20 tokens never do.
+    assert (row["questions"], row["samples"], row["plain"]) == (6, "8..36", row["accuracy"])
+    # Three questions of 10 tokens a rollout stop after 24 of 36, three of 20 tokens never do.
     assert row["stopped"] == 0.5
-    assert row["rollouts"] == pytest.approx((3 * 4 + 3 * 12) / 72)
-    assert row["tokens"] == pytest.approx((3 * 4 * 10 + 3 * 12 * 20) / (3 * 12 * 10 + 3 * 12 * 20))
+    assert row["rollouts"] == pytest.approx((3 * 24 + 3 * 36) / 216)
+    assert row["tokens"] == pytest.approx((3 * 24 * 10 + 3 * 36 * 20) / (3 * 36 * 10 + 3 * 36 * 20))
     blind = table.iloc[3]
     assert math.isnan(blind["accuracy"])
     assert math.isnan(blind["tokens"])
@@ -93,10 +94,10 @@ def test_a_row_for_every_file_and_threshold(tmp_path: Path) -> None:
 
 def test_the_first_order_is_the_samples_own_and_others_follow_the_seed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet")
-    own = [stopping_table([path], thresholds=[0.9], samples="2..12", seed=seed) for seed in (0, 1)]
+    own = [stopping_table([path], thresholds=[0.9], samples="4..36", seed=seed) for seed in (0, 1)]
     assert own[0].equals(own[1])
     mixed = [
-        stopping_table([path], thresholds=[0.9], samples="2..12", repeats=4, seed=seed) for seed in (0, 0)
+        stopping_table([path], thresholds=[0.9], samples="4..36", repeats=4, seed=seed) for seed in (0, 0)
     ]
     assert mixed[0].equals(mixed[1])
 
@@ -104,7 +105,7 @@ def test_the_first_order_is_the_samples_own_and_others_follow_the_seed(tmp_path:
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"samples": "4..13"}, "has 12 rollouts"),
+        ({"samples": "8..37"}, "has 36 rollouts"),
         ({"samples": "4"}, "--samples: a number of rollouts or a range"),
         ({"thresholds": [1.0]}, "--until"),
     ],

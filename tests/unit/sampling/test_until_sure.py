@@ -24,7 +24,7 @@ from dttrl.settings.sections import Generation, Model, Sampling, Scoring
 from tests.rollout_groups import read_groups
 
 QUESTIONS = [Question(f"q{i}", f"What is {i}?", answer="7", source="test") for i in range(6)]
-RANGE = "4..14"
+RANGE = "8..36"
 
 
 def rollout(query_id: str, sample_id: int, seed: int) -> Rollout:
@@ -69,12 +69,12 @@ def sizes(path: Path) -> dict[str, int]:
 
 def test_sure_questions_have_the_first_rollouts_of_a_full_run(tmp_path: Path) -> None:
     whole, output = tmp_path / "whole.parquet", tmp_path / "rollouts.parquet"
-    make(whole, FakeSampler(), samples=14)
+    make(whole, FakeSampler(), samples=36)
     sampler = FakeSampler()
     make(output, sampler, generation={"until": 0.8})
-    assert sizes(output) == {"q0": 4, "q1": 14, "q2": 4, "q3": 14, "q4": 4, "q5": 14}
-    assert sampler.calls == 4
-    assert sampler.asked[6:9] == [(name, (4, 5, 6, 7)) for name in ("q1", "q3", "q5")]
+    assert sizes(output) == {"q0": 24, "q1": 36, "q2": 24, "q3": 36, "q4": 24, "q5": 36}
+    assert sampler.calls == 5
+    assert sampler.asked[18:21] == [(name, tuple(range(24, 32))) for name in ("q1", "q3", "q5")]
     full = {group.query_id: table_to_rollouts(group.table) for group in read_groups(RolloutFiles([whole]))}
     for group in read_groups(RolloutFiles([output])):
         assert table_to_rollouts(group.table) == full[group.query_id][: group.table.num_rows]
@@ -90,13 +90,13 @@ def test_what_was_left_over_is_reported(tmp_path: Path) -> None:
         progress=lambda done, total: seen.append((done, total)),
     )
     assert summary.unspent is not None
-    assert (summary.questions, summary.rollouts, summary.sampled) == (6, 54, 54)
-    # Ten rollouts each of 3, 5 and 7 tokens were not drawn.
+    assert (summary.questions, summary.rollouts, summary.sampled) == (6, 180, 180)
+    # Twelve rollouts each of 3, 5 and 7 tokens were not drawn.
     assert asdict(summary.unspent) == {
-        "stopped": 3, "questions": 6, "rollouts": 30, "budget": 84, "tokens": 150,
+        "stopped": 3, "questions": 6, "rollouts": 36, "budget": 216, "tokens": 180,
     }  # fmt: skip
-    assert seen[0] == (0, 84)
-    assert seen[-1] == (54, 54)
+    assert seen[0] == (0, 216)
+    assert seen[-1] == (180, 180)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     stopping = read_metadata(output)["stopping"]
     assert stopping["samples"] == RANGE
@@ -110,7 +110,7 @@ def test_one_number_of_samples_says_nothing_of_stopping(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flush_tokens", [1, 10**9])
-@pytest.mark.parametrize("stop", [0, 1, 6, 7, 9, 14])
+@pytest.mark.parametrize("stop", [0, 1, 6, 7, 13, 18, 20, 23])
 def test_killed_within_or_between_blocks_it_goes_on_to_the_same_bytes(
     tmp_path: Path, stop: int, flush_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_full_run_that_was_interrupted_can_be_stopped_when_sure(tmp_path: Path
     whole, output = tmp_path / "whole.parquet", tmp_path / "rollouts.parquet"
     make(whole, FakeSampler(), generation={"until": 0.8})
     with pytest.raises(KeyboardInterrupt):
-        make(output, FakeSampler(stop_after=4), samples=14)
+        make(output, FakeSampler(stop_after=4), samples=36)
     again = FakeSampler()
     make(output, again, generation={"until": 0.8})
     assert {name for name, _ in again.asked} == {"q4", "q5"}
@@ -145,11 +145,11 @@ def test_a_full_run_that_was_interrupted_can_be_stopped_when_sure(tmp_path: Path
 def test_another_threshold_or_range_goes_on_from_the_same_parts(tmp_path: Path) -> None:
     output = tmp_path / "rollouts.parquet"
     with pytest.raises(KeyboardInterrupt):
-        make(output, FakeSampler(stop_after=9), generation={"until": 0.8})
+        make(output, FakeSampler(stop_after=19), generation={"until": 0.8})
     again = FakeSampler()
-    make(output, again, samples="6..14", generation={"until": 0.8})
-    assert again.asked[0] == ("q0", (4, 5))
-    assert set(sizes(output).values()) <= {6, 12, 14}
+    make(output, again, samples="10..36", generation={"until": 0.8})
+    assert again.asked[0] == ("q0", (24, 25, 26, 27, 28, 29))
+    assert set(sizes(output).values()) <= {30, 36}
 
 
 def test_answers_are_found_as_the_scoring_says(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_answers_are_found_as_the_scoring_says(tmp_path: Path) -> None:
                 yield [replace(each, text=each.text[len("So \\boxed{") : -1]) for each in group]
 
     make(tmp_path / "a.parquet", Bare(), generation={"until": 0.8})
-    assert set(sizes(tmp_path / "a.parquet").values()) == {14}
+    assert set(sizes(tmp_path / "a.parquet").values()) == {36}
     make(tmp_path / "b.parquet", Bare(), generation={"until": 0.8}, scoring=Scoring(last_number=True))
-    assert set(sizes(tmp_path / "b.parquet").values()) == {4, 14}
+    assert set(sizes(tmp_path / "b.parquet").values()) == {24, 36}
 
 
 def test_the_model_of_the_quickstart_draws_the_tokens_of_a_full_run(tmp_path: Path) -> None:
@@ -204,15 +204,15 @@ def test_the_model_of_the_quickstart_draws_the_tokens_of_a_full_run(tmp_path: Pa
         table = pq_rows(path)
         return {(row["query_id"], row["sample_id"]): row["token_ids"] for row in table}
 
-    full, stopped = tokens(work("full.parquet", 24)), work("stopped.parquet", "4..24")
+    full, stopped = tokens(work("full.parquet", 40)), work("stopped.parquet", "8..40")
     drawn = tokens(stopped)
-    assert 8 * 4 <= len(drawn) < 8 * 24
+    assert 8 * 24 <= len(drawn) < 8 * 40
     assert len(set(sizes(stopped).values())) > 1
     assert drawn == {key: full[key] for key in drawn}
     for calls in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            work(f"resumed{calls}.parquet", "4..24", calls)
-        assert work(f"resumed{calls}.parquet", "4..24").read_bytes() == stopped.read_bytes()
+            work(f"resumed{calls}.parquet", "8..40", calls)
+        assert work(f"resumed{calls}.parquet", "8..40").read_bytes() == stopped.read_bytes()
 
 
 def pq_rows(path: Path) -> list[dict[str, Any]]:
