@@ -230,6 +230,7 @@ def regrets(rows: list[Row]) -> str:
         "first_votes": "first votes", "last": "last", "highest_ratio": "highest ratio",
         "last_or_gain": "last, unless it lost", "most_kept": "most answers kept",
         "least_shared": "fewest shared answers", "fewest_classes": "fewest different answers",
+        "most_expected": "highest expected accuracy",
     }  # fmt: skip
     against = interval("against_last", bold=True, digits=2)
 
@@ -239,7 +240,8 @@ def regrets(rows: list[Row]) -> str:
     return table(
         "Regret: points of avg@16 that the chosen step lies below the best of its run, means over the runs. "
         "Runs with labels have two or five steps to choose from, ablations the last and the start. All that "
-        "these choices read are the votes on trained questions. Against last: first votes, interval over "
+        "these choices read are the votes on trained questions, the last one the probabilities of their "
+        "labels. Against last: first votes, interval over "
         "starts and seeds; three runs are too few for theirs to mean much.",
         "python benchmarks/findings/checkpoint_choice.py data data/reference/tables",
         {

@@ -1,6 +1,6 @@
 """From the archives of ``grid.py`` to a pack of runs small enough to be kept in the repository.
 
-    python benchmarks/findings/collect.py ARCHIVES data/reference
+    python benchmarks/findings/collect.py ARCHIVES... data/reference
 
 It holds what ``dttrl analyze`` reads: settings, the metrics of every step (the ones that the
 analyses show, to five digits), evaluations (of the ablations the first and the last), labels of the methods
@@ -31,25 +31,29 @@ METRICS = (
     "step", "majority_ratio", "label_accuracy", "majority_accuracy", "reward_accuracy", "ground_truth_ratio",
     "diversity", "diversity_weight", "auroc", "auroc_within", "positive_rate", "fallbacks", "shift",
     "confidence_mean", "learning_rate", "expected_accuracy", "latent_separation", "latent_gain",
-    "latent_none",
+    "latent_none", "measure",
 )  # fmt: skip
 
 
 def main() -> None:
     """Unpack, thin, and say how large the result is."""
     parser = argparse.ArgumentParser(description="Make a small pack of what grid.py packed.")
-    parser.add_argument("archives", type=Path, help="folder with runs.tar.xz and tables.tar.xz")
+    parser.add_argument(
+        "archives", type=Path, nargs="+", help="folders with runs.tar.xz, and tables.tar.xz if any"
+    )
     parser.add_argument("target", type=Path, help="folder of the pack")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
-        for name in ("runs.tar.xz", "tables.tar.xz"):
-            unpack(options.archives, name, Path(work))
+        for folder in options.archives:
+            unpack(folder, "runs.tar.xz", Path(work))
+            if any(folder.glob("tables.tar.xz*")):
+                unpack(folder, "tables.tar.xz", Path(work))
         small = Path(work) / "small"
         for run in sorted((Path(work) / "runs").iterdir()):
             keep_run(run, small / run.name)
         pack_runs(sorted(small.iterdir()), options.target)
         tables = Path(work) / "tables"
-        if tables.is_dir():
+        if tables.is_dir() and any(tables.iterdir()):
             (options.target / "tables").mkdir(parents=True, exist_ok=True)
             for path in sorted(tables.glob("*.parquet")):
                 shutil.copy(path, options.target / "tables" / path.name)

@@ -70,13 +70,26 @@ def brier(probability: FloatArray, right: BoolArray) -> float:
     return float(((np.nan_to_num(probability) - right) ** 2).mean())
 
 
-def calibration_error(probability: FloatArray, right: BoolArray, bins: int = 10) -> float:
-    """Return the expected calibration error over equally wide bins.
+def calibration_error(probability: FloatArray, right: BoolArray, bins: int = 10, mass: bool = False) -> float:
+    """Return the expected calibration error over equally wide bins, or over bins of as many values.
 
     >>> calibration_error(np.array([0.9, 0.9]), np.array([True, False]))
     0.4
     """
     given, hit = np.nan_to_num(probability).ravel(), right.ravel().astype(np.float64)
-    bin_N = np.minimum((given * bins).astype(np.int64), bins - 1)
+    edges = np.quantile(given, np.linspace(0, 1, bins + 1)) if mass else np.linspace(0, 1, bins + 1)
+    # Equal values are in one bin, so that bins of as many values can be fewer.
+    bin_N = np.searchsorted(np.unique(edges[1:-1]), given, side="right")
     off = np.bincount(bin_N, given - hit, minlength=bins)
     return float(np.abs(off).sum() / len(given))
+
+
+def least_calibration_error(probability_FR: FloatArray, *, repeats: int = 200, seed: int = 0) -> float:
+    """Return the calibration error (equally wide bins) that exactly right probabilities would have.
+
+    A mean over simulated truths. A question has one random number in all draws: their winners are mostly one
+    answer, which is right in all of them or in none.
+    """
+    given_FR = np.nan_to_num(probability_FR)
+    level_SR = np.random.default_rng(seed).random((repeats, given_FR.shape[1]))
+    return float(np.mean([calibration_error(given_FR, level_R < given_FR) for level_R in level_SR]))

@@ -30,5 +30,7 @@ for start in sums-wrong products-wrong; do
 done
 # Choice of a checkpoint without gold answers
 python "$(dirname "$0")/checkpoint_choice.py" "$(dirname "$pack")" "$tables"
+# Training with labels of the latent-answer vote
+python "$(dirname "$0")/latent_training.py" "$(dirname "$pack")/latent" "$tables"
 # docs/results-tables.md
 python "$(dirname "$0")/appendix.py" "$tables"

@@ -20,6 +20,7 @@ from appendix import Row, code, interval, number, pivoted, plain, table
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "latent.md"
 PLACE = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RUN = "sh benchmarks/findings/latent.sh WORK FILES"
+TRAINED = "python benchmarks/findings/latent_training.py data/latent data/reference/tables"
 SHOWN = ("sc", "distrivoting", "latent")
 """Strategies of the table of budgets."""
 
@@ -104,7 +105,9 @@ def calibration(read: Read) -> str:
     return table(
         "How well probabilities tell right answers: Brier score and expected calibration error (ten bins) of "
         "the posterior, and of the majority ratio taken as a probability. Expected: accuracy that the "
-        "posterior expects, beside what it is.",
+        "posterior expects, beside what it is. Equal mass: the error over ten bins of as many votes each. "
+        "If exact: the error over bins of equal width that exactly right probabilities would have on so many "
+        "questions.",
         RUN,
         {
             "rollouts": _file,
@@ -115,6 +118,8 @@ def calibration(read: Read) -> str:
             ),
             "Brier": _of("latent", "brier"),
             "calibration error": _of("latent", "calibration_error"),
+            "equal mass": _of("latent", "calibration_error_mass"),
+            "if exact": _of("latent", "calibration_error_least"),
             "Brier of the ratio": _of("sc", "brier"),
             "calibration error of the ratio": _of("sc", "calibration_error"),
         },
@@ -166,22 +171,62 @@ def stopping(read: Read) -> str:
 
 
 def training(read: Read) -> str:
-    """Tabulate the runs of the plan ``latent`` and of SmolLM2's, against ``ttrl``."""
-    rows = read("latent-methods") + read("latent-methods-smollm2")
+    """Tabulate training with each variant's labels against ``ttrl``: one row per start and variant."""
+    rows = pivoted(read("latent-training"), ["start", "method", "runs"], lambda row: str(row["split"]))
+
+    def of(split: str, show: Callable[[Row], str]) -> Callable[[Row], str]:
+        return lambda row: show(row[split])
+
+    after, against = plain("after"), interval("against", bold=True)
     return table(
-        "avg@16 before and after training, three seeds each; against `ttrl`: the difference seed by seed, "
-        "with its 95 % interval over questions and seeds. **Bold**: the interval leaves out 0.",
-        "dttrl analyze compare data/latent",
+        "avg@16 after training; against `ttrl`: the difference seed by seed, with its 95 % interval over "
+        "questions and seeds. **Bold**: the interval leaves out 0. One seed: over questions alone. "
+        "Labels, majorities: share of right ones over all steps.",
+        TRAINED,
         {
             "start": code("start"),
-            "questions": lambda row: "trained" if row["split"] == "train" else "held-out",
-            "method": code("method"),
+            "variant": code("method"),
             "seeds": lambda row: str(row["runs"]),
-            "before": plain("before"),
-            "after": lambda row: f"{number(row['after'])} ({number(row['lowest'])}–{number(row['highest'])})",
-            "against `ttrl`": interval("against", bold=True),
-            "maj@16": lambda row: f"{number(row['maj_before'])} → {number(row['maj_after'])}",
-            "labels": plain("label_accuracy"),
+            "trained": of("train", after),
+            "trained, against `ttrl`": of("train", against),
+            "held-out": of("heldout", after),
+            "held-out, against `ttrl`": of("heldout", against),
+            "labels": of("train", plain("label_accuracy")),
+            "majorities": of("train", plain("majority_accuracy")),
+        },
+        rows,
+    )
+
+
+def labels(read: Read) -> str:
+    """Tabulate the calibration of labels in training: one row per start and way that labels count."""
+    rows = pivoted(read("latent-labels"), ["start", "counts", "runs"], lambda row: str(row["steps"]))
+    ends = list(dict.fromkeys(row["steps"] for row in read("latent-labels")))
+
+    def of(end: str, show: Callable[[Row], str]) -> Callable[[Row], str]:
+        return lambda row: show(row[end])
+
+    def expected(row: Row) -> str:
+        return f"{number(row['expected'])}, {number(row['right'])}"
+
+    return table(
+        "What the probabilities of labels expect in training, beside the share of right labels; Brier score "
+        "and expected calibration error (ten bins). A label counts in full, or by its probability "
+        "(`--weigh-labels`); variants with the diversity penalty and without are one row.",
+        TRAINED,
+        {
+            "start": code("start"),
+            "labels count": lambda row: str(row["counts"]),
+            "runs": lambda row: str(row["runs"]),
+            **{
+                f"{end}: {name}": of(end, show)
+                for end in ends
+                for name, show in (
+                    ("expected, right", expected),
+                    ("Brier", plain("brier")),
+                    ("calibration error", plain("calibration_error")),
+                )
+            },
         },
         rows,
     )
@@ -194,6 +239,7 @@ PLACES: dict[str, Callable[[Read], str]] = {
     "ablation": ablation,
     "stopping": stopping,
     "training": training,
+    "labels": labels,
 }
 """The tables that the page may have."""
 

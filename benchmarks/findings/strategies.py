@@ -11,11 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from drawn import Draw, Drawn, brier, calibration_error
+from drawn import Draw, Drawn, brier, calibration_error, least_calibration_error
 from dttrl.method.scored import FloatArray, IntArray
 from dttrl.method.voting.registry import METHODS, parse_method
 
 BUDGETS = (8, 16, 32, 64, 128, 256)
+CALIBRATION = (
+    "expected", "brier", "calibration_error", "calibration_error_mass", "calibration_error_least",
+)  # fmt: skip
+"""What only a strategy with probabilities has."""
 
 
 class Elected(NamedTuple):
@@ -46,13 +50,19 @@ def measures(drawn: Drawn, elected: Elected) -> dict[str, Any]:
     """Return accuracy, its standard deviation over draws, and the calibration of the probabilities."""
     right_FR = drawn.right(elected.winner_FR)
     given = elected.probability_FR
-    return {
+    measured = {
         "accuracy": float(right_FR.mean()),
         "deviation": float(right_FR.mean(axis=1).std()),
         "draws": len(right_FR),
-        "expected": None if given is None else float(np.nan_to_num(given).mean()),
-        "brier": None if given is None else brier(given, right_FR),
-        "calibration_error": None if given is None else calibration_error(given, right_FR),
+    }
+    if given is None:
+        return measured | dict.fromkeys(CALIBRATION)
+    return measured | {
+        "expected": float(np.nan_to_num(given).mean()),
+        "brier": brier(given, right_FR),
+        "calibration_error": calibration_error(given, right_FR),
+        "calibration_error_mass": calibration_error(given, right_FR, mass=True),
+        "calibration_error_least": least_calibration_error(given),
     }
 
 

@@ -20,6 +20,7 @@ from dttrl.settings.files import load_config
 from dttrl_cli.app import main
 
 REFERENCE = Path(__file__).parents[3] / "data" / "reference"
+LATENT = REFERENCE.parent / "latent"
 
 
 def make_run(folder: Path, *, seed: int, evaluated: bool = True) -> Path:
@@ -144,6 +145,25 @@ def test_the_settings_of_every_reference_run_load(tmp_path: Path) -> None:
         for name in ("method", "seed", "model", "votes", "train_samples", "learning_rate"):
             assert loaded[name] == written[name]
         assert f".{loaded['seed']}" == Path(str(run)).suffix
+
+
+def test_the_runs_of_the_latent_answer_vote_open_by_name() -> None:
+    found = runs.expand_runs([LATENT])
+    assert len(found) == 176
+    groups = group_folders([LATENT])
+    kept = {tuple(path.name.rpartition("#")[2].rpartition(".")[0] for path in group.runs) for group in groups}
+    # A group is one START.VARIANT, with its seeds.
+    assert len(groups) == len(kept) == 4 * 8 + 2 * 6
+    assert all(len(set(names)) == 1 for names in kept)
+    seeds = {names[0]: len(names) for names in kept}
+    assert (seeds["sums-wrong.ttrl"], seeds["two-steps.latent-weighed-no-penalty"]) == (7, 9)
+    assert (seeds["sums-wrong.latent"], seeds["two-steps.latent-auto"]) == (3, 1)
+    for name, known in (("two-steps.latent.0", True), ("two-steps.ttrl.0", False)):
+        labels = runs.read_records(LATENT.with_name(f"latent#{name}"), LABELS)
+        assert labels is not None
+        assert labels.num_rows == 60 * 8
+        assert labels.column("label_probability").null_count == (0 if known else labels.num_rows)
+    assert sum(path.stat().st_size for path in LATENT.glob("*.parquet")) < 3e6
 
 
 def test_compare_gives_the_table_that_the_documentation_quotes(tmp_path: Path) -> None:
