@@ -104,13 +104,13 @@ def test_the_run_folder_can_be_replayed_and_resumed(controller: Controller) -> N
         controller.save(step)
     run = controller.folder.path
     assert len((run / METRICS).read_text().splitlines()) == 2
-    assert len(controller._history.pool) == 2 * 3 * 8
+    assert len(controller._history.pool.votes) == 2 * 3
 
     resumed = Controller(run, backend_version="test")
     resumed.start(1)
     try:
         assert len((run / METRICS).read_text().splitlines()) == 1
-        assert len(resumed._history.pool) == 3 * 8
+        assert len(resumed._history.pool.votes) == 3
     finally:
         resumed.close()
 
