@@ -238,26 +238,30 @@ def _prior_odds(entries: ClassEntries, votes_FRC: FloatArray, latent: Latent) ->
     """Return log P(z = k) - log P(z = 0) given the votes alone, (E,)."""
     from scipy.special import gammaln
 
-    of_fit = partial(_of_fit, entries)
-    none, votes = of_fit(latent.none), entries.flat(votes_FRC)
+    votes = entries.flat(votes_FRC)
     if latent.power is not None:
+        none = _of_fit(entries, latent.none)
         share = latent.power * np.log(votes)
         top = entries.spread(np.maximum.reduceat(share, entries.first_Q)) if share.size else share
         total = top + np.log(entries.spread(entries.total(np.exp(share - top))))
         return np.asarray(np.log1p(-none) - np.log(none) + share - total)
-    all_votes = entries.total(votes)
-    n = votes * entries.spread(np.minimum(1.0, WITNESSES / np.maximum(all_votes, 1.0)))
-    total = entries.spread(np.minimum(all_votes, WITNESSES))
-    a, theta = of_fit(latent.a), of_fit(latent.theta)
+    heard_Q = np.minimum(entries.total(votes), WITNESSES)
+    n = votes * entries.spread(heard_Q / np.maximum(entries.total(votes), 1.0))
+
+    def of_question(value: Any) -> FloatArray:
+        return np.broadcast_to(np.asarray(value, dtype=np.float64), (entries.n_fits,))[entries.fit_Q]
+
+    a_Q, theta_Q, none_Q = of_question(latent.a), of_question(latent.theta), of_question(latent.none)
     # With b above theta a class of more votes could be the less likely one.
-    b = np.minimum(of_fit(latent.b), theta)
-    given = gammaln(a + b) - gammaln(b) - gammaln(a + b + total)
-    absent = np.log1p(-none) + gammaln(b + total) + given
-    right = (
-        np.log1p(-none) + gammaln(a + n) - gammaln(a) + gammaln(b + total - n) + given
-        + gammaln(theta + total) - np.log(theta) - gammaln(theta + total - n) - gammaln(n)
+    b_Q = np.minimum(of_question(latent.b), theta_Q)
+    given_Q = np.log1p(-none_Q) + gammaln(a_Q + b_Q) - gammaln(b_Q) - gammaln(a_Q + b_Q + heard_Q)
+    wrong_Q = np.logaddexp(np.log(none_Q), given_Q + gammaln(b_Q + heard_Q))
+    shared_Q = given_Q - wrong_Q - gammaln(a_Q) + gammaln(theta_Q + heard_Q) - np.log(theta_Q)
+    rest = entries.spread(heard_Q) - n
+    return np.asarray(
+        entries.spread(shared_Q) + gammaln(entries.spread(a_Q) + n) - gammaln(n)
+        + gammaln(entries.spread(b_Q) + rest) - gammaln(entries.spread(theta_Q) + rest)
     )  # fmt: skip
-    return np.asarray(right - np.logaddexp(np.log(none), absent))
 
 
 def _fit_votes(
