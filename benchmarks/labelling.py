@@ -72,7 +72,7 @@ def main() -> None:
     cached = seconds(lambda: history.advance(options.steps + 1, current), options.repeats)
     refit = seconds(lambda: literal(past, current), max(1, options.repeats // 2))
     vote = seconds(lambda: distrivoting(classes, current, progressive.mixture), options.repeats)
-    settings = Signal()
+    settings = Signal(method="distri-gmm")
     whole = seconds(lambda: training_signal(batch, history, settings), options.repeats)
     print(f"step {options.steps + 1}, pool of {progressive.pool_size}; partitions agree: {agree:.4f}")
     print(f"refit every past step / cached history : {refit / cached:8.1f}")
