@@ -56,7 +56,6 @@ MOST_SEPARATION = 5.0
 """Deviations between right and wrong beyond which a fit has taken an outlier for the right class."""
 LEAST_DOUBT = 1e-6
 """The probability of an error that no confidence is below."""
-_HALF = 0.5
 _LEAST_NOISE = 1e-6
 _TINY = 1e-300
 _VOTES_PRIOR = (np.log([2.0, 1.0, 3.0]), np.array([0.7, 0.7, 1.0]))
@@ -320,9 +319,10 @@ def _fit_confidence(sums: Sums, votes: Latent, start: Latent | None) -> Latent:
     at, value = at.reshape(n_fits, width, 4), value.reshape(n_fits, width)
     # Two classes of heavy tails can pass for a right one that is sure beyond measure.
     separation = np.exp(at[:, :, 0]) / np.sqrt(1.0 + np.exp(at[:, :, 1]))
-    value = np.where(separation > MOST_SEPARATION, -np.inf, value)
-    best = value[:, :-1].argmax(axis=1)
-    gain_F = np.where(tells_F, value[np.arange(n_fits), best] - value[:, -1], 0.0)
+    judged = np.where(separation > MOST_SEPARATION, -np.inf, value)[:, :-1]
+    best = judged.argmax(axis=1)
+    reached_F = judged[np.arange(n_fits), best]
+    gain_F = np.where(tells_F & np.isfinite(reached_F), reached_F - value[:, -1], 0.0)
     speaks_F = gain_F >= LEAST_GAIN
     chosen = np.where(speaks_F[:, None], at[np.arange(n_fits), best], at[:, -1])
     delta, variance = np.exp(chosen[:, :2]).T * np.stack([np.sqrt(noise_F), noise_F])
@@ -348,6 +348,6 @@ def _noise(sums: Sums) -> tuple[FloatArray, NDArray[np.bool_]]:
     overall = (between + within) / np.maximum((in_question - 1.0).clip(0.0).sum(axis=-1), 1.0)
     free = (count - has).sum(axis=(1, 2))
     # Where every class has one rollout the two variances cannot be told apart: half of it is noise.
-    noise = np.where(free > 0, within / np.maximum(free, 1.0), _HALF * overall)
+    noise = np.where(free > 0, within / np.maximum(free, 1.0), 0.5 * overall)
     tells = (overall > 0) & (has.sum(axis=-1) > 1).any(axis=-1)
     return np.where(tells, np.maximum(noise, _LEAST_NOISE * overall), 1.0), tells

@@ -138,6 +138,14 @@ def test_the_unit_of_confidence_does_not_matter(drawn: Draws, a: float, b: float
     )
 
 
+def test_where_every_fit_is_refused_there_is_no_gain(drawn: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = summed(drawn.class_RN, drawn.confidence_RN)
+    assert fit_latent(sums).gain > 2
+    monkeypatch.setattr("dttrl.method.latent.MOST_SEPARATION", 0.0)
+    refused = fit_latent(sums)
+    assert (refused.gain, refused.delta) == (0.0, 0.0)
+
+
 def test_probabilities_enter_as_the_nats_to_certainty(drawn: Draws) -> None:
     doubt = np.exp(drawn.confidence_RN.min() - 0.1 - drawn.confidence_RN).clip(1e-5)
     as_probability = latent(drawn.class_RN, 1.0 - doubt)
