@@ -295,6 +295,7 @@ def _pooled_grid(
     if not together:
         return found
     drawn = [list(_drawn(block, budgets, repeats=repeats, seed=seed)) for block in benchmark.blocks]
+    ends = np.cumsum([len(block.query_id) for block in benchmark.blocks])[:-1]
     for i, budget in enumerate(budgets):
         n_draws = max(parts[i][1].shape[1] for parts in drawn)
         class_FRN = _draws_first([parts[i][1] for parts in drawn], n_draws)
@@ -309,7 +310,6 @@ def _pooled_grid(
                 np.concatenate([getattr(vote, field) for vote in votes]).reshape(n_draws, -1).T
                 for field in ("winner_R", "tie_R")
             )
-            ends = np.cumsum([len(block.query_id) for block in benchmark.blocks])[:-1]
             right_BR = np.concatenate(
                 [
                     block.right(winner)

@@ -79,6 +79,11 @@ class MeasuredPast:
     past: Mapping[str, PastSums] = field(default_factory=dict)
     chosen: str = ""
 
+    @staticmethod
+    def of(past: Past) -> MeasuredPast:
+        """Return a past as one of every candidate; one that is none yet remembers nothing of them."""
+        return past if isinstance(past, MeasuredPast) else MeasuredPast(past)
+
     def settle(self, batch: Scored) -> tuple[Scored, list[Evidence], MeasuredPast]:
         """Choose the confidence of a step from its candidates, given the steps before.
 
@@ -86,9 +91,7 @@ class MeasuredPast:
         :data:`LEAST_GAIN` more than the last one. A history of confidences in the unit of the last one is
         then forgotten; the latent-answer vote has that of each.
         """
-        own = self.memory if isinstance(self.memory, PastSums) else parse_method("latent").memory()
-        assert isinstance(own, PastSums)
-        empty = replace(own, steps=(), last=None)
+        empty = self._no_sums()
         before = {name: self.past.get(name, empty) for name in batch.candidates}
         pools, past = {}, {}
         for name, confidence_RN in batch.candidates.items():
@@ -135,11 +138,16 @@ class MeasuredPast:
             elif kind == _PAST:
                 name, _, part = rest.rpartition("/")
                 by_name.setdefault(name, {})[part] = value
-        empty = self.memory if isinstance(self.memory, PastSums) else parse_method("latent").memory()
-        assert isinstance(empty, PastSums)
+        empty = self._no_sums()
         past = {name: empty.restored(parts) for name, parts in by_name.items()}
         chosen = [list(past)[int(index)] for index in arrays[_CHOSEN]]
         return MeasuredPast(self.memory.restored(memory), past, chosen[0] if chosen else "")
+
+    def _no_sums(self) -> PastSums:
+        """Return an empty memory of sums: as the method's own, where that is one."""
+        own = self.memory if isinstance(self.memory, PastSums) else parse_method("latent").memory()
+        assert isinstance(own, PastSums)
+        return replace(own, steps=(), last=None)
 
 
 Past = Memory | MeasuredPast

@@ -40,6 +40,9 @@ from dttrl.section import Section, flag
 GOLD = "gold"
 """The vote of the method that is told the answer; no strategy, as it needs more than the rollouts."""
 
+EARLIER_DEFAULT = "distri-gmm"
+"""The method of earlier releases where none was named: their settings and digests that name none mean it."""
+
 DiversityOver = Literal["voted", "trained"]
 
 
@@ -237,8 +240,7 @@ class Signal(Section):
                 given.append((name, f"{parameter}={text}"))
         if not given:
             return kept
-        # They were settings of the method that was the default then.
-        kept.setdefault("method", "distri-gmm")
+        kept.setdefault("method", EARLIER_DEFAULT)
         method = METHODS.get(str(kept["method"]))
         if method is None:
             return kept

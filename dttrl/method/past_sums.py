@@ -60,14 +60,12 @@ class PastSums:
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """Return the state as plain float64 arrays, exact, for a checkpoint."""
-        joined = (
-            Sums.joined([sums for _, sums in self.steps]) if self.steps else Sums(*[np.empty((0, 0))] * 4)
-        )
+        pool = self.pool if self.steps else Sums(*[np.empty((0, 0))] * 4)
         return {
             "step": np.array([step for step, _ in self.steps], dtype=np.float64),
             "questions": np.array([len(sums.votes) for _, sums in self.steps], dtype=np.float64),
             "latent": np.empty(0) if self.last is None else self.last.to_array(),
-            **joined._asdict(),
+            **pool._asdict(),
         }
 
     def restored(self, arrays: Mapping[str, FloatArray]) -> PastSums:

@@ -86,8 +86,7 @@ def certainty(scored: Scored, past: Past | None = None) -> FloatArray:
     where they are remembered as sums, which is where labels are those of the latent-answer vote.
     """
     if scored.candidates:
-        measured = past if isinstance(past, MeasuredPast) else MeasuredPast(past or PastSums())
-        scored, _, measured = measured.settle(scored)
+        scored, _, measured = MeasuredPast.of(past or PastSums()).settle(scored)
         past = measured.memory
     remembered = past if isinstance(past, PastSums) else PastSums()
     latent, _ = remembered.pooled(scored.step or 0, scored.class_RN, scored.confidence_RN)

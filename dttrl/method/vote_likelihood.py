@@ -36,11 +36,11 @@ class VoteLikelihood:
         self.total = whole.sum(axis=-1)
         self.size = int(self.total.max(initial=0))
         self.classes = (whole > 0).sum(axis=-1).astype(np.float64)
-        self.n, self.times = _by_count(whole)
+        self.n, times = _by_count(whole)
         with np.errstate(divide="ignore"):
-            self.log_times = np.log(self.times)
+            log_times = np.log(times)
         logs = np.concatenate([[0.0, 0.0], np.cumsum(np.log(np.arange(1, self.size + 1)))])
-        self.fixed = self.log_times - logs[self.n]  # minus log (n - 1)!
+        self.fixed = log_times - logs[self.n]  # minus log (n - 1)!
         self.rest = self.total[..., None] - self.n
         self.asked = self.total > 0
 

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from dttrl.answers.grading import Grader
 from dttrl.data.rollout_files import RolloutFiles
@@ -183,20 +182,16 @@ def expand(names: Sequence[str]) -> list[str]:
 def pools_of(blocks: Iterable[Scored], memory: Memory) -> dict[int | None, Pool]:
     """Return what each step votes under: the fit to its questions and to the steps before it.
 
-    Rollouts without a step are one pool. Questions with fewer rollouts than others are filled up with ones
-    that have neither answer nor confidence, which no fit counts.
+    Rollouts without a step are one pool.
     """
     if isinstance(memory, PastSums):
         return latents_of(blocks, memory)
-    found: dict[int | None, list[Scored]] = {}
+    found: dict[int | None, list[FloatArray]] = {}
     for block in blocks:
-        found.setdefault(block.step, []).append(block)
+        found.setdefault(block.step, []).append(block.confidence_RN.ravel())
     pools: dict[int | None, Pool] = {}
     for step, parts in found.items():
-        width = max(part.class_RN.shape[1] for part in parts)
-        class_RN = np.concatenate([_filled(part.class_RN, width, -1) for part in parts])
-        confidence_RN = np.concatenate([_filled(part.confidence_RN, width, np.nan) for part in parts])
-        fitted, following = memory.pooled(step or 0, class_RN, confidence_RN)
+        fitted, following = memory.advance(step or 0, np.concatenate(parts))
         memory = memory if step is None else following
         pools[step] = fitted.mixture
     return pools
@@ -224,11 +219,6 @@ def _latents(
     memory = parse_method("latent").memory()
     assert memory is not None
     return pools_of(blocks(), memory)
-
-
-def _filled(array_RN: NDArray[Any], width: int, value: float) -> NDArray[Any]:
-    missing = width - array_RN.shape[1]
-    return np.pad(array_RN, ((0, 0), (0, missing)), constant_values=value)
 
 
 def vote_files(

@@ -16,6 +16,7 @@ from pathlib import Path
 from dttrl.data.outputs import locked
 from dttrl.errors import InputError
 from dttrl.method.first_votes import standings_of
+from dttrl.method.methods import EARLIER_DEFAULT
 from dttrl.sampling.models import save_model
 from dttrl.settings.choices import OpenRLHF
 from dttrl.settings.commands import TrainConfig
@@ -44,7 +45,6 @@ from dttrl.training.setup import Workbench, open_workbench, prepare_run
 from dttrl.training.step import Clock, LabelledStep, label_step, record_step
 
 _RESUME_MAY_CHANGE = frozenset({"device", "threads"})
-_FIRST_DEFAULT = "distri-gmm"
 
 
 def train(config: TrainConfig, *, observer: Observer | None = None, overwrite: bool = False) -> Path:
@@ -96,9 +96,8 @@ def settings_digest(config: TrainConfig) -> str:
     """
     left_out = {"run", *_RESUME_MAY_CHANGE, *OpenRLHF.model_fields}
     kept = {name: value for name, value in config.flat(changed_only=True).items() if name not in left_out}
-    # Where digests say nothing of the method, it is the one that was the default when they began.
     kept.pop("method", None)
-    if config.signal.method != _FIRST_DEFAULT:
+    if config.signal.method != EARLIER_DEFAULT:
         kept["method"] = config.signal.method
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -91,8 +91,7 @@ def label_step(
     clock.lap("score")
     evidence: list[Evidence] = []
     if scored.candidates:
-        measured = history if isinstance(history, MeasuredPast) else MeasuredPast(history)
-        scored, evidence, history = measured.settle(scored)
+        scored, evidence, history = MeasuredPast.of(history).settle(scored)
     memory = history.memory if isinstance(history, MeasuredPast) else history
     signal, memory = training_signal(scored, memory, config.signal)
     history = replace(history, memory=memory) if isinstance(history, MeasuredPast) else memory
